@@ -1,0 +1,54 @@
+# make demo    match two example pictures and show the result      make test    run the test suite
+# make check   lint and types                                      make clean   remove the environment
+#
+# Both set up .venv with pip first. Variables:
+#   PYTHON=python3.12        the interpreter (3.11 or newer)
+#   TORCH_INDEX=URL          another package index for torch, for example https://download.pytorch.org/whl/cpu
+#   VENV=.venv               where the environment goes
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_INDEX ?=
+TESTS ?= tests
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TORCH_OPTION := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+
+.PHONY: demo test check format clean
+.DEFAULT_GOAL := demo
+
+demo: $(VENV)/.steerers
+	@mkdir -p demo
+	$(BIN)/python examples/turn.py examples/maupertuis_1.jpg demo/maupertuis_1_turned.jpg --degrees 90
+	$(BIN)/steerers match examples/maupertuis_0.jpg demo/maupertuis_1_turned.jpg --verify fundamental --out demo/matches.png --json demo/matches.json
+	@echo "open demo/matches.png"
+
+test: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(TESTS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "steerers needs Python 3.11 or newer; try: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.steerers: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install torch -c constraints.txt $(TORCH_OPTION)
+	$(PIP) install -e . -c constraints.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.steerers
+	$(PIP) install -e ".[dev]" -c constraints.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) demo

@@ -1,0 +1,56 @@
+"""steerers: match images whatever their in-plane rotation.
+
+>>> import steerers
+>>> matcher = steerers.load()                      # doctest: +SKIP
+>>> matches = matcher("a.jpg", "b.jpg")            # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from steerers._version import __version__
+
+if TYPE_CHECKING:
+    from steerers.features import Features, Keypoints, Matches
+    from steerers.pipeline import Pipeline, load
+    from steerers.representations import Group, Representation
+    from steerers.steerer import Steerer
+    from steerers.testing import assert_equivariant
+
+_HOME = {
+    "Features": "features",
+    "Group": "representations",
+    "Keypoints": "features",
+    "Matches": "features",
+    "Pipeline": "pipeline",
+    "Representation": "representations",
+    "Steerer": "steerer",
+    "assert_equivariant": "testing",
+    "load": "pipeline",
+}
+
+__all__ = [
+    "Features",
+    "Group",
+    "Keypoints",
+    "Matches",
+    "Pipeline",
+    "Representation",
+    "Steerer",
+    "__version__",
+    "assert_equivariant",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when first used: ``import steerers`` alone stays fast."""
+    if name in _HOME:
+        return getattr(importlib.import_module(f"steerers.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'steerers' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

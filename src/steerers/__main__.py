@@ -1,0 +1,7 @@
+"""``python -m steerers`` is ``steerers``."""
+
+import sys
+
+from steerers.cli import main
+
+sys.exit(main())

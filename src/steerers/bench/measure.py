@@ -1,0 +1,86 @@
+"""How time and memory are measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a call takes: the median of its seconds, and the most memory it held beyond its inputs."""
+
+    seconds: float
+    extra_bytes: int
+
+
+def measure(call: Callable[[], Any], device: torch.device, repeats: int = 5) -> Cost:
+    """Time a call after one warm-up, then measure its memory in a run of its own."""
+    call()
+    seconds = []
+    for _ in range(repeats):
+        _synchronise(device)
+        start = time.perf_counter()
+        call()
+        _synchronise(device)
+        seconds.append(time.perf_counter() - start)
+    return Cost(median(seconds), peak_memory(call, device))
+
+
+def peak_memory(call: Callable[[], Any], device: torch.device) -> int:
+    """Most bytes of tensors that were alive at once during a call, less those alive before it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    return _peak_cpu_memory(call)
+
+
+def _peak_cpu_memory(call: Callable[[], Any]) -> int:
+    """From the allocator's own events, which PyTorch's profiler records in its trace."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with _quiet_profiler(), torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
+        call()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    allocations = [event for event in events if event.get("name") == "[memory]"]
+    allocations.sort(key=lambda event: float(event["ts"]))
+    alive = peak = 0
+    for event in allocations:
+        alive += int(event["args"]["Bytes"])
+        peak = max(peak, alive)
+    return peak
+
+
+@contextmanager
+def _quiet_profiler() -> Iterator[None]:
+    """Keep the profiler's own log lines off standard error."""
+    before = os.environ.get("KINETO_LOG_LEVEL")
+    os.environ["KINETO_LOG_LEVEL"] = "99"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["KINETO_LOG_LEVEL"]
+        else:
+            os.environ["KINETO_LOG_LEVEL"] = before
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,59 @@
+"""The command ``steerers``: one small file a subcommand.
+
+Bad input ends with one line on standard error and exit code 2. Anything else that goes wrong is a bug and shows its
+traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from steerers._version import __version__
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def make_parser() -> Parser:
+    """The whole command line; subcommands import what they need when they run."""
+    from steerers.cli import bench, match, models
+
+    parser = Parser(prog="steerers", description="Match images whatever their in-plane rotation.")
+    parser.add_argument("--version", action="version", version=f"steerers {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
+    for module in (match, models, bench):
+        module.add_to(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; the exit code."""
+    arguments = make_parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments) or 0)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output went away, as in `steerers models | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, OSError, ImportError) as error:
+        print(f"steerers: {one_line(error)}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error on one line; that of the operating system with its path."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__

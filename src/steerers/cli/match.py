@@ -1,0 +1,139 @@
+"""``steerers match A B``: match two images, print what was found, write a picture and JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steerers.cli import options
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from steerers.features import Matches
+
+EXAMPLE = """example:
+  steerers match a.jpg b.jpg --out matches.png --json matches.json
+  steerers match a.jpg b.jpg --strategy max-similarity --num-keypoints 4096 --mask0 sky.png
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "match",
+        help="match two images",
+        description="Match two images that may be turned against each other.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("image0", metavar="A", type=Path)
+    parser.add_argument("image1", metavar="B", type=Path)
+    options.add_matcher_options(parser)
+    parser.add_argument("--mask0", type=Path, metavar="FILE", help="where keypoints of A are allowed (not black)")
+    parser.add_argument("--mask1", type=Path, metavar="FILE", help="where keypoints of B are allowed (not black)")
+    parser.add_argument(
+        "--verify",
+        choices=("homography", "fundamental"),
+        default="homography",
+        help="what inliers agree with: a homography (flat or distant scenes, 3 px) or a fundamental matrix (any two "
+        "views, 1 px) (default: %(default)s)",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write a picture of the matches")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the matches as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Match, verify by a homography, report."""
+    for path, picture in ((arguments.out, True), (arguments.json, False)):
+        if path is not None:
+            options.check_output(path, picture=picture)
+    start = time.perf_counter()
+    with _stages(4) as done:
+        import steerers
+
+        matcher = steerers.load(arguments.model, **options.matcher_options(arguments))
+        image0 = matcher.load_image(arguments.image0, arguments.mask0)
+        image1 = matcher.load_image(arguments.image1, arguments.mask1)
+        done("matching")
+        matches = matcher(image0, image1)
+        done("verifying")
+        H, inliers = matches.homography()
+        if arguments.verify == "fundamental":
+            inliers = matches.fundamental().inliers
+        seconds = time.perf_counter() - start
+        done("writing")
+        if arguments.out is not None:
+            from steerers.models.weights import atomic_write
+            from steerers.viz import draw_matches
+
+            drawn = draw_matches(image0, image1, matches, inliers)
+            with atomic_write(arguments.out) as temporary:
+                drawn.save(temporary)
+        if arguments.json is not None:
+            _write_json(arguments.json, _report(arguments, matches, H, inliers, seconds))
+        done("done")
+    _print_summary(arguments, matches, inliers, seconds)
+    return 0
+
+
+def _report(
+    arguments: argparse.Namespace, matches: Matches, H: np.ndarray | None, inliers: np.ndarray, seconds: float
+) -> dict[str, Any]:
+    return {
+        "image0": str(arguments.image0),
+        "image1": str(arguments.image1),
+        "model": matches.model,
+        "strategy": matches.strategy,
+        "verified_by": arguments.verify,
+        "angle_deg": matches.angle,
+        "num_matches": len(matches),
+        "num_inliers": int(inliers.sum()),
+        "homography": None if H is None else H.tolist(),
+        "keypoints0": matches.keypoints0.tolist(),
+        "keypoints1": matches.keypoints1.tolist(),
+        "scores": matches.scores.tolist(),
+        "angles_deg": None if matches.angles is None else matches.angles.tolist(),
+        "inliers": inliers.tolist(),
+        "seconds": seconds,
+    }
+
+
+def _write_json(path: Path, report: dict[str, Any]) -> None:
+    from steerers.models.weights import atomic_write
+
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(report, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _print_summary(arguments: argparse.Namespace, matches: Matches, inliers: np.ndarray, seconds: float) -> None:
+    turn = "unknown turn" if matches.angle is None else f"turned by {matches.angle:.1f} degrees counter-clockwise"
+    how = f"{matches.model}, {matches.strategy}, {seconds:.1f} s"
+    print(f"{len(matches)} matches, {int(inliers.sum())} inliers, {turn} ({how})")
+    for path in (arguments.out, arguments.json):
+        if path is not None:
+            print(f"wrote {path}")
+
+
+@contextmanager
+def _stages(total: int) -> Iterator[Any]:
+    """A progress bar over the stages of the work, shown only if it takes longer than two seconds."""
+    from tqdm import tqdm
+
+    with tqdm(
+        total=total, delay=2, leave=False, file=sys.stderr, disable=None, bar_format="{desc} {bar} {elapsed}"
+    ) as bar:
+        bar.set_description("loading", refresh=False)
+
+        def done(following: str) -> None:
+            bar.set_description(following, refresh=False)
+            bar.update()
+
+        yield done

@@ -1,0 +1,196 @@
+"""The records that travel between rooms: :class:`Keypoints`, :class:`Features` and :class:`Matches`.
+
+Frames. Every public coordinate is a pixel of the image *as stored on disk*: x right, y down, the centre of the top-left
+pixel at (0, 0). :class:`Keypoints` alone live in the frame of the tensor that a detector was given; the pipeline maps
+them to stored pixels when it makes :class:`Features`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from steerers.geometry import Fundamental, Homography, Pose
+
+    FloatArray = NDArray[np.float32]
+    IntArray = NDArray[np.int64]
+    BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Keypoints:
+    """Points that a detector found, in pixels of the tensor it was given.
+
+    ``scales`` (diameter in pixels) and ``orientations`` (radians, counter-clockwise) are ``None`` for detectors that
+    have none; a descriptor that needs them says so.
+    """
+
+    xy: Tensor  # (N, 2) float32
+    scores: Tensor  # (N,) float32, higher is better
+    scales: Tensor | None = None  # (N,) float32
+    orientations: Tensor | None = None  # (N,) float32
+
+    def __post_init__(self) -> None:
+        if self.xy.ndim != 2 or self.xy.shape[1] != 2:
+            raise ValueError(f"keypoints.xy must have shape (N, 2), got {tuple(self.xy.shape)}")
+        for name in ("scores", "scales", "orientations"):
+            value = getattr(self, name)
+            if value is not None and value.shape != (len(self),):
+                raise ValueError(f"keypoints.{name} must have shape ({len(self)},), got {tuple(value.shape)}")
+
+    def __len__(self) -> int:
+        return int(self.xy.shape[0])
+
+    def select(self, index: Tensor) -> Keypoints:
+        """The keypoints at ``index``, an index or boolean tensor."""
+        return Keypoints(
+            self.xy[index],
+            self.scores[index],
+            None if self.scales is None else self.scales[index],
+            None if self.orientations is None else self.orientations[index],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Keypoints of one image with their descriptions: what matching needs to know of an image."""
+
+    keypoints: Tensor  # (N, 2) float32, stored pixels
+    descriptions: Tensor  # (N, D)
+    scores: Tensor  # (N,) float32
+    image_size: tuple[int, int]  # (width, height) of the stored image
+    model: str = ""  # the model that made the descriptions; two images match only if it is the same
+    orientation: Tensor = field(default_factory=lambda: torch.eye(2, dtype=torch.float64))  # (2, 2)
+    """Linear part, without scale, of the map from stored pixels to what the model saw (EXIF); the identity if none."""
+
+    def __post_init__(self) -> None:
+        n = len(self)
+        if self.keypoints.shape != (n, 2):
+            raise ValueError(f"keypoints must have shape (N, 2), got {tuple(self.keypoints.shape)}")
+        if self.descriptions.ndim != 2 or self.descriptions.shape[0] != n:
+            raise ValueError(
+                f"descriptions must have shape ({n}, D) to go with {n} keypoints, got {tuple(self.descriptions.shape)}"
+            )
+        if self.scores.shape != (n,):
+            raise ValueError(f"scores must have shape ({n},), got {tuple(self.scores.shape)}")
+        bad = int((~torch.isfinite(self.descriptions)).any(dim=1).sum())
+        if bad:
+            raise ValueError(
+                f"{bad} of {n} descriptions of model {self.model or '(unnamed)'!r} are not finite (NaN or infinite); "
+                "if the network runs in half precision, run it in float32"
+            )
+
+    def __len__(self) -> int:
+        return int(self.keypoints.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """Length D of a description."""
+        return int(self.descriptions.shape[1])
+
+    def to(self, device: torch.device | str) -> Features:
+        """The same features on ``device``."""
+        return replace(
+            self,
+            keypoints=self.keypoints.to(device),
+            descriptions=self.descriptions.to(device),
+            scores=self.scores.to(device),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """Matched keypoints of two images, best score first, with the turn between the images.
+
+    ``angle`` is the counter-clockwise turn, in degrees in (-180, 180], that brings image 0 onto image 1; ``angles`` is
+    the same for every match. Both are ``None`` for a strategy that does not estimate them.
+    """
+
+    keypoints0: FloatArray  # (K, 2) stored pixels of image 0
+    keypoints1: FloatArray  # (K, 2) stored pixels of image 1
+    scores: FloatArray  # (K,) match probability in [0, 1]
+    indices: IntArray  # (K, 2) into the keypoints of the two Features
+    angle: float | None = None
+    angles: FloatArray | None = None  # (K,)
+    features0: Features | None = None
+    features1: Features | None = None
+    model: str = ""
+    strategy: str = ""
+
+    def __len__(self) -> int:
+        return int(self.scores.shape[0])
+
+    def homography(
+        self, threshold: float = 3.0, *, confidence: float = 0.9999, max_iterations: int = 10_000, seed: int = 0
+    ) -> Homography:
+        """Robust homography from image 0 to image 1 by OpenCV's USAC with MAGSAC scoring.
+
+        Args:
+            threshold: inlier distance in pixels of image 1.
+            confidence: probability with which the search may stop early.
+            max_iterations: most samples that are tried.
+            seed: of the estimator's sampling; the same seed gives the same result.
+
+        Returns:
+            ``(H, inliers)``: a (3, 3) float64 array, or ``None`` if the matches do not determine one, and a (K,)
+            boolean array.
+        """
+        from steerers.geometry import estimate_homography
+
+        return estimate_homography(
+            self.keypoints0,
+            self.keypoints1,
+            threshold=threshold,
+            confidence=confidence,
+            max_iterations=max_iterations,
+            seed=seed,
+        )
+
+    def fundamental(self, threshold: float = 1.0, *, max_iterations: int = 10_000, seed: int = 0) -> Fundamental:
+        """Robust fundamental matrix of two views of a scene that need not be flat, by poselib.
+
+        Args:
+            threshold: largest epipolar distance of an inlier, in pixels.
+
+        Returns:
+            ``(F, inliers)`` with ``x1' F x0 = 0``; ``F`` is ``None`` if the matches do not determine one.
+        """
+        from steerers.geometry import estimate_fundamental
+
+        return estimate_fundamental(
+            self.keypoints0, self.keypoints1, threshold=threshold, max_iterations=max_iterations, seed=seed
+        )
+
+    def pose(
+        self,
+        K0: NDArray[np.floating[Any]],
+        K1: NDArray[np.floating[Any]],
+        *,
+        threshold: float = 1.0,
+        max_iterations: int = 10_000,
+        seed: int = 0,
+    ) -> Pose:
+        """Relative pose of two calibrated cameras by poselib.
+
+        Args:
+            K0: (3, 3) intrinsic matrix of image 0; K1 of image 1.
+            threshold: largest epipolar distance of an inlier, in pixels.
+            max_iterations: most samples that are tried.
+            seed: of the estimator's sampling.
+
+        Returns:
+            ``(R, t, inliers)`` with ``X1 = R X0 + t``, ``|t| = 1``; ``R`` and ``t`` are ``None`` if the matches do not
+            determine a pose; ``inliers`` is a (K,) boolean array.
+        """
+        from steerers.geometry import estimate_pose
+
+        return estimate_pose(
+            self.keypoints0, self.keypoints1, K0, K1, threshold=threshold, max_iterations=max_iterations, seed=seed
+        )

@@ -1,0 +1,329 @@
+"""Pixel frames, rotations of images and points, homographies, poses.
+
+Convention. Pixels are (x right, y down) with the centre of the top-left pixel at (0, 0); a turn is positive
+counter-clockwise *as seen*, as in :func:`torch.rot90`. A 3 x 3 matrix ``T`` maps points of one frame to another:
+``p' ~ T (x, y, 1)``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Homography(NamedTuple):
+    """A robustly estimated homography: ``H`` is ``None`` where the matches determine none."""
+
+    H: NDArray[np.float64] | None
+    inliers: NDArray[np.bool_]
+
+
+class Fundamental(NamedTuple):
+    """A robustly estimated fundamental matrix, ``x1' F x0 = 0``: ``F`` is ``None`` where the matches determine none."""
+
+    F: NDArray[np.float64] | None
+    inliers: NDArray[np.bool_]
+
+
+class Pose(NamedTuple):
+    """A robustly estimated relative pose, ``X1 = R X0 + t``; ``R`` and ``t`` are ``None`` where there is none."""
+
+    R: NDArray[np.float64] | None
+    t: NDArray[np.float64] | None
+    inliers: NDArray[np.bool_]
+
+
+# Frames ---------------------------------------------------------------------------------------------------------------
+
+
+def to_normalised(xy: Tensor, size: tuple[int, int]) -> Tensor:
+    """Pixels to the frame of ``grid_sample(align_corners=False)``: the image spans [-1, 1], its pixels' edges included.
+
+    Args:
+        xy: (..., 2) pixels, the centre of the top-left pixel at (0, 0).
+        size: (width, height).
+    """
+    return (2 * xy + 1) / xy.new_tensor(size) - 1
+
+
+def to_pixels(xy: Tensor, size: tuple[int, int]) -> Tensor:
+    """The inverse of :func:`to_normalised`."""
+    return ((xy + 1) * xy.new_tensor(size) - 1) / 2
+
+
+def transform_points(transform: Tensor, xy: Tensor) -> Tensor:
+    """Apply a 3 x 3 projective map to (..., 2) points, in float64, returned in the dtype of ``xy``."""
+    points = F.pad(xy.double(), (0, 1), value=1.0) @ transform.to(xy.device, torch.float64).mT  # (..., 3)
+    return (points[..., :2] / points[..., 2:]).to(xy.dtype)
+
+
+def scaling(size: tuple[int, int], new_size: tuple[int, int]) -> Tensor:
+    """The (3, 3) map from pixels of an image of ``size`` to pixels of the same image resized to ``new_size``.
+
+    Both are (width, height). Edges go to edges, so that (x + 0.5) is scaled, not x.
+    """
+    sx, sy = new_size[0] / size[0], new_size[1] / size[1]
+    return torch.tensor([[sx, 0, (sx - 1) / 2], [0, sy, (sy - 1) / 2], [0, 0, 1]], dtype=torch.float64)
+
+
+# Rotations ------------------------------------------------------------------------------------------------------------
+
+
+def quarter_turns(angle: float) -> int | None:
+    """``k`` in 0..3 if ``angle`` (radians) is ``k`` quarter turns to within 1e-9, else ``None``."""
+    k = round(angle / (math.pi / 2))
+    return k % 4 if abs(angle - k * math.pi / 2) < 1e-9 else None
+
+
+def rotation(angle: float) -> Tensor:
+    """The (2, 2) float64 map of pixel offsets when an image turns counter-clockwise by ``angle`` radians."""
+    k = quarter_turns(angle)
+    c, s = (math.cos(angle), math.sin(angle)) if k is None else ((1, 0, -1, 0)[k], (0, 1, 0, -1)[k])
+    return torch.tensor([[c, s], [-s, c]], dtype=torch.float64)
+
+
+def turn_of(linear: Tensor) -> float | None:
+    """The angle in radians of the rotation nearest to a (2, 2) map of pixel offsets; ``None`` if it mirrors."""
+    if float(torch.linalg.det(linear.double())) <= 0:
+        return None
+    return math.atan2(float(linear[0, 1] - linear[1, 0]), float(linear[0, 0] + linear[1, 1]))
+
+
+def rotation_about_centre(size: tuple[int, int], angle: float) -> tuple[Tensor, tuple[int, int]]:
+    """The map of pixels when an image of ``size`` turns about its centre onto a canvas that holds all of it.
+
+    Returns:
+        The (3, 3) map from the pixels of the image to those of the turned one, and the (width, height) of the canvas.
+    """
+    width, height = size
+    linear = rotation(angle)
+    extent = linear.abs() @ torch.tensor([width, height], dtype=torch.float64)
+    new_size = (math.ceil(float(extent[0]) - 1e-6), math.ceil(float(extent[1]) - 1e-6))
+    transform = torch.eye(3, dtype=torch.float64)
+    transform[:2, :2] = linear
+    centre = torch.tensor([(width - 1) / 2, (height - 1) / 2], dtype=torch.float64)
+    new_centre = torch.tensor([(new_size[0] - 1) / 2, (new_size[1] - 1) / 2], dtype=torch.float64)
+    transform[:2, 2] = new_centre - linear @ centre
+    return transform, new_size
+
+
+def rotate_image(image: Tensor, angle: float, fill: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Turn a (C, H, W) image counter-clockwise by ``angle`` radians onto a canvas that holds all of it.
+
+    Quarter turns move pixels exactly (:func:`torch.rot90`); other angles sample bilinearly, and what lies outside the
+    image is ``fill``.
+
+    Returns:
+        The turned (C, H', W') image, and the (3, 3) map from pixels of the image to pixels of the turned one.
+    """
+    height, width = image.shape[-2:]
+    transform, new_size = rotation_about_centre((width, height), angle)
+    k = quarter_turns(angle)
+    if k is not None:
+        return torch.rot90(image, k, dims=(-2, -1)), transform
+    return warp_image(image, transform, new_size, fill), transform
+
+
+def warp_image(image: Tensor, transform: Tensor, new_size: tuple[int, int], fill: float = 0.0) -> Tensor:
+    """Resample a (C, H, W) image through a 3 x 3 map from its pixels to those of a ``new_size`` (width, height) canvas.
+
+    Sampling is bilinear; a canvas pixel whose source lies outside the image, or beyond the horizon of a projective map,
+    is ``fill``, and the outermost half pixel of the image blends into it. The map must be oriented: its last coordinate
+    positive where the image is.
+    """
+    height, width = image.shape[-2:]
+    xs = torch.arange(new_size[0], dtype=torch.float64)
+    ys = torch.arange(new_size[1], dtype=torch.float64)
+    grid = torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1)  # (H', W', 2)
+    homogeneous = F.pad(grid, (0, 1), value=1.0) @ torch.linalg.inv(transform.double().cpu()).mT  # (H', W', 3)
+    in_front = homogeneous[..., 2:] > 1e-9 * homogeneous[..., 2:].abs().amax()  # beyond the horizon there is no image
+    source = torch.where(
+        in_front, homogeneous[..., :2] / homogeneous[..., 2:].clamp(min=1e-300), -10.0 * max(height, width)
+    )
+    source = to_normalised(source, (width, height)).to(image)
+    warped = F.grid_sample((image - fill)[None], source[None], mode="bilinear", align_corners=False)[0]
+    return warped + fill
+
+
+def circular_mode(angles: Tensor, weights: Tensor, width: float = math.radians(10.0)) -> float:
+    """The direction around which most weight lies: the peak of a von Mises density, refined by a mean around it.
+
+    A mean over all matches would be pulled by the wrong ones, whose angles are anything. The result is in radians, in
+    no particular period.
+
+    Args:
+        angles: (K,) radians, K > 0.
+        weights: (K,) not negative.
+        width: standard deviation of the kernel, radians.
+    """
+    angles, weights = angles.double().cpu(), weights.double().cpu()
+    # The density is a sum over matches; a histogram of one degree first makes its cost independent of K.
+    bins = torch.remainder(torch.round(torch.rad2deg(angles)), 360).long()
+    histogram = torch.zeros(360, dtype=torch.float64).index_add_(0, bins, weights)
+    offsets = torch.deg2rad(torch.arange(360, dtype=torch.float64))
+    kernel = torch.exp((torch.cos(offsets) - 1) / width**2)
+    density = torch.fft.ifft(torch.fft.fft(histogram) * torch.fft.fft(kernel)).real
+    peak = float(offsets[int(density.argmax())])
+    near = weights * (torch.cos(angles - peak) > math.cos(3 * width))
+    return peak + math.atan2(
+        float((near * torch.sin(angles - peak)).sum()), float((near * torch.cos(angles - peak)).sum())
+    )
+
+
+def wrap_degrees(degrees: float) -> float:
+    """``degrees`` brought into (-180, 180]; what rounding left just above -180 is 180."""
+    wrapped = 180.0 - (180.0 - degrees) % 360.0
+    return 180.0 if wrapped < -180.0 + 1e-9 else wrapped
+
+
+# Robust estimation ----------------------------------------------------------------------------------------------------
+
+
+def estimate_homography(
+    points0: NDArray[Any],
+    points1: NDArray[Any],
+    *,
+    threshold: float = 3.0,
+    confidence: float = 0.9999,
+    max_iterations: int = 10_000,
+    seed: int = 0,
+) -> Homography:
+    """Homography from (K, 2) ``points0`` to ``points1`` by OpenCV's USAC with MAGSAC scoring.
+
+    Fewer than four points, or points that determine none, give ``H = None`` and no inliers.
+    """
+    import cv2
+
+    _check_positive("threshold", threshold)
+    _check_seed(seed)
+    p0, p1 = _check_correspondences(points0, points1)
+    nothing = Homography(None, np.zeros(len(p0), dtype=bool))
+    if len(p0) < 4:
+        return nothing
+    params = cv2.UsacParams()
+    params.threshold = threshold
+    params.confidence = confidence
+    params.maxIterations = max_iterations
+    params.randomGeneratorState = seed
+    params.score = cv2.SCORE_METHOD_MAGSAC
+    params.sampler = cv2.SAMPLING_UNIFORM
+    params.loMethod = cv2.LOCAL_OPTIM_SIGMA
+    params.loIterations = 10
+    params.loSampleSize = 50
+    params.isParallel = False
+    try:
+        H, mask = cv2.findHomography(p0, p1, params)
+    except cv2.error:  # degenerate points; OpenCV signals them so
+        return nothing
+    if H is None or not np.isfinite(H).all():
+        return nothing
+    return Homography(np.asarray(H, np.float64), np.asarray(mask).ravel().astype(bool))
+
+
+def estimate_fundamental(
+    points0: NDArray[Any],
+    points1: NDArray[Any],
+    *,
+    threshold: float = 1.0,
+    max_iterations: int = 10_000,
+    seed: int = 0,
+) -> Fundamental:
+    """Fundamental matrix, ``x1' F x0 = 0``, by poselib; fewer than eight different points give none."""
+    import poselib
+
+    _check_positive("threshold", threshold)
+    _check_seed(seed)
+    p0, p1 = _check_correspondences(points0, points1)
+    nothing = Fundamental(None, np.zeros(len(p0), dtype=bool))
+    if min(_num_distinct(p0), _num_distinct(p1)) < 8:
+        return nothing
+    F, info = poselib.estimate_fundamental(
+        p0, p1, {"max_epipolar_error": threshold, "max_iterations": max_iterations, "seed": seed}, {}
+    )
+    inliers = np.asarray(info["inliers"], dtype=bool)
+    if not inliers.any() or not np.isfinite(F).all():
+        return nothing
+    return Fundamental(np.asarray(F, np.float64), inliers)
+
+
+def estimate_pose(
+    points0: NDArray[Any],
+    points1: NDArray[Any],
+    K0: NDArray[Any],
+    K1: NDArray[Any],
+    *,
+    threshold: float = 1.0,
+    max_iterations: int = 10_000,
+    seed: int = 0,
+) -> Pose:
+    """Relative pose ``X1 = R X0 + t`` of two calibrated cameras by poselib.
+
+    Fewer than five different points give none. Points of a plane, or all on a line, leave more than one pose possible,
+    of which one is returned.
+    """
+    import poselib
+
+    _check_positive("threshold", threshold)
+    _check_seed(seed)
+    p0, p1 = _check_correspondences(points0, points1)
+    cameras = [_pinhole(name, K) for name, K in (("K0", K0), ("K1", K1))]
+    nothing = Pose(None, None, np.zeros(len(p0), dtype=bool))
+    if min(_num_distinct(p0), _num_distinct(p1)) < 5:
+        return nothing
+    pose, info = poselib.estimate_relative_pose(
+        p0,
+        p1,
+        *cameras,
+        {"max_epipolar_error": threshold, "max_iterations": max_iterations, "seed": seed},
+        {},
+    )
+    inliers = np.asarray(info["inliers"], dtype=bool)
+    translation = np.asarray(pose.t, np.float64)
+    norm = float(np.linalg.norm(translation))
+    if not inliers.any() or not np.isfinite(translation).all() or norm == 0.0:
+        return nothing
+    return Pose(np.asarray(pose.R, np.float64), translation / norm, inliers)
+
+
+def _pinhole(name: str, K: NDArray[Any]) -> dict[str, Any]:
+    """poselib's description of a pinhole camera with intrinsics ``K``; the picture's size does not enter."""
+    K = np.asarray(K, np.float64)
+    proper = K.shape == (3, 3) and np.isfinite(K).all() and K[0, 0] > 0 and K[1, 1] > 0
+    if not proper or K[1, 0] != 0 or not np.array_equal(K[2], (0, 0, 1)):
+        raise ValueError(
+            f"{name} must be a finite 3 x 3 intrinsic matrix with positive focal lengths, got {K.tolist()}"
+        )
+    if abs(K[0, 1]) > 1e-9 * K[0, 0]:
+        raise ValueError(f"{name} has skew {K[0, 1]}; the pose estimator takes pinhole cameras without skew")
+    width, height = int(2 * K[0, 2]) + 1, int(2 * K[1, 2]) + 1
+    return {"model": "PINHOLE", "width": width, "height": height, "params": [K[0, 0], K[1, 1], K[0, 2], K[1, 2]]}
+
+
+def _check_correspondences(points0: NDArray[Any], points1: NDArray[Any]) -> tuple[NDArray[np.float64], ...]:
+    """Both sets as (K, 2) float64 arrays; the estimators read whatever lies in memory otherwise."""
+    p0, p1 = np.asarray(points0, np.float64), np.asarray(points1, np.float64)
+    if p0.ndim != 2 or p0.shape[1] != 2 or p0.shape != p1.shape:
+        raise ValueError(f"points must be two (K, 2) arrays of one length, got shapes {p0.shape} and {p1.shape}")
+    if not (np.isfinite(p0).all() and np.isfinite(p1).all()):
+        raise ValueError("points hold NaN or infinite coordinates")
+    return np.ascontiguousarray(p0), np.ascontiguousarray(p1)
+
+
+def _num_distinct(points: NDArray[np.float64]) -> int:
+    return len(np.unique(points, axis=0))
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**31:
+        raise ValueError(f"seed must be 0 to 2^31 - 1, got {seed}")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{name} must be positive, got {value}")

@@ -1,0 +1,455 @@
+"""How one tile of scores is made.
+
+A :class:`Similarity` stands for the N x M matrix of cosines of two sets of descriptions without ever holding it: the
+assignment asks for blocks of rows against ranges of columns. Every kind of it is positively homogeneous in the rows, so
+that the inverse temperature is multiplied into the rows instead of the scores.
+
+:class:`Harmonics` is the idea behind the fast steered similarities. If a representation acts on the descriptions, the
+similarity of ``a`` turned by ``t`` with ``b`` is a trigonometric polynomial
+
+    s(t) = sum_f  C_f cos(f t) + S_f sin(f t)
+
+whose coefficients are products over the coordinates of one frequency each. Those cost less than two ordinary
+products, however many turns are then tried.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from steerers.representations import Group, Representation
+from steerers.steerer import Steerer
+
+Rows = slice | Tensor
+RowBlock = Callable[[slice], Tensor]
+
+PAIR_CHUNK = 4096
+NEWTON_STEPS = 4
+
+
+class Similarity(ABC):
+    """Cosines of N by M descriptions, for one or several alternative turns of the first."""
+
+    shape: tuple[int, int]
+    alternatives: int = 1
+    layers: int = 1
+    """How many arrays of the size of a tile are alive while one is made; the assignment sizes tiles by it."""
+    device: torch.device
+
+    @abstractmethod
+    def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
+        """Prepare some rows; the result maps a range of c columns to an (alternatives, r, c) tensor of ``scale`` x
+        cosines, which the caller may overwrite."""
+
+    @abstractmethod
+    def pairs(self, i: Tensor, j: Tensor) -> Tensor:
+        """(K,) float64 cosines of row ``i[k]`` with column ``j[k]``; independent of any tile."""
+
+    def alternative(self, index: int) -> Similarity:
+        """The similarity of one alternative alone."""
+        return self
+
+    def turns(self, i: Tensor, j: Tensor) -> Tensor | None:
+        """(K,) float64 turns in radians at which the pairs' similarity is reached, or ``None``."""
+        return None
+
+
+def as_float(descriptions: Tensor) -> Tensor:
+    """Descriptions in float32; float64 stays."""
+    return descriptions if descriptions.dtype == torch.float64 else descriptions.float()
+
+
+def normalised(descriptions: Tensor) -> Tensor:
+    """Unit descriptions in float32 (float64 stays): what every similarity compares."""
+    return F.normalize(as_float(descriptions), dim=-1)
+
+
+def _unit(descriptions: Tensor) -> Tensor:
+    """:func:`normalised`, in place: the arranged copies are the largest thing that matching holds."""
+    return descriptions.div_(descriptions.norm(dim=-1, keepdim=True).clamp_(min=1e-12))
+
+
+class Cosine(Similarity):
+    """The plain cosine; with ``steer``, of the rows after a map that keeps or restores their length."""
+
+    def __init__(self, unit0: Tensor, unit1: Tensor, steer: Callable[[Tensor], Tensor] | None = None) -> None:
+        self.unit0, self.unit1, self.steer = unit0, unit1, steer
+        self.shape, self.device = (len(unit0), len(unit1)), unit0.device
+
+    def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
+        prepared = self._rows(rows) * scale  # (r, D)
+        return lambda cols: (prepared @ self.unit1[cols].mT)[None]
+
+    def pairs(self, i: Tensor, j: Tensor) -> Tensor:
+        parts = [
+            (self._rows(a).double() * self.unit1[b].double()).sum(dim=1)
+            for a, b in zip(i.split(PAIR_CHUNK), j.split(PAIR_CHUNK), strict=True)
+        ]
+        return torch.cat(parts)
+
+    def _rows(self, rows: Rows) -> Tensor:
+        return self.unit0[rows] if self.steer is None else self.steer(self.unit0[rows])
+
+
+class Steered(Similarity):
+    """Cosines after each of several turns by any steerer, learned ones included: one product a turn.
+
+    With ``maximum`` the result is the largest of them, otherwise they are alternatives.
+    """
+
+    def __init__(self, unit0: Tensor, unit1: Tensor, steerer: Steerer, angles: Tensor, *, maximum: bool) -> None:
+        self.unit0, self.unit1, self.maximum = unit0, unit1, maximum
+        self.angles = angles  # (L,)
+        self.matrices = torch.stack([steerer.matrix(float(angle)) for angle in angles]).to(unit0)  # (L, D, D)
+        self.shape, self.device = (len(unit0), len(unit1)), unit0.device
+        self.alternatives = 1 if maximum else len(angles)
+        self.layers = len(angles)
+
+    def _steer(self, rows: Tensor) -> Tensor:
+        return F.normalize(rows @ self.matrices.mT, dim=-1)  # (L, r, D)
+
+    def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
+        steered = self._steer(self.unit0[rows]) * scale  # (L, r, D)
+
+        def scores(cols: slice) -> Tensor:
+            tile = (steered.flatten(0, 1) @ self.unit1[cols].mT).view(*steered.shape[:2], -1)  # (L, r, c)
+            return tile.amax(dim=0, keepdim=True) if self.maximum else tile
+
+        return scores
+
+    def alternative(self, index: int) -> Similarity:
+        if self.maximum:
+            return self
+        matrix = self.matrices[index]
+        return Cosine(self.unit0, self.unit1, lambda rows: F.normalize(rows @ matrix.mT, dim=-1))
+
+    def _pair_scores(self, i: Tensor, j: Tensor) -> Tensor:
+        parts = [
+            torch.einsum("lkd,kd->kl", self._steer(self.unit0[a]).double(), self.unit1[b].double())
+            for a, b in zip(i.split(PAIR_CHUNK // 8), j.split(PAIR_CHUNK // 8), strict=True)
+        ]
+        return torch.cat(parts)  # (K, L)
+
+    def pairs(self, i: Tensor, j: Tensor) -> Tensor:
+        return self._pair_scores(i, j).amax(dim=1)
+
+    def turns(self, i: Tensor, j: Tensor) -> Tensor | None:
+        return self.angles.to(i.device)[self._pair_scores(i, j).argmax(dim=1)] if self.maximum else None
+
+
+@dataclass(frozen=True)
+class _Band:
+    """The coordinates of one frequency: a range of columns, and of the quadrature columns if it has two components."""
+
+    frequency: int
+    columns: slice
+    quadrature: slice | None
+
+
+class Harmonics:
+    """Descriptions arranged by frequency, so that the coefficients C_f and S_f of s(t) are plain products.
+
+    Args:
+        descriptions0: (N, D), the ones that are turned; ``descriptions1`` (M, D). They are normalised here.
+        steerer: a fixed one; its blocks are used.
+        order: if given, frequencies are first taken modulo the order, which merges those that agree on its turns.
+    """
+
+    def __init__(self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int | None) -> None:
+        if steerer.representation is None:
+            raise ValueError("only a fixed steerer, made from a representation or permutation, has harmonics")
+        representation = steerer.representation if order is None else steerer.representation.restrict(order)
+        index, signs, self.bands = _arrange(representation)
+        self.rows, self.cols = (
+            _unit(steerer.to_blocks(as_float(d))[:, index.to(d.device)].mul_(signs.to(d.device)))
+            for d in (descriptions0, descriptions1)
+        )  # (N, D), (M, D)
+        self.quadrature = self._quadrature()  # (M, D of the two-component bands)
+        self.num_even = sum(1 + (band.quadrature is not None) for band in self.bands if band.frequency % 2 == 0)
+        self.num_components = sum(1 + (band.quadrature is not None) for band in self.bands)
+
+    def _quadrature(self) -> Tensor:
+        parts = []
+        for band in self.bands:
+            if band.quadrature is not None:
+                x, y = self.cols[:, band.columns].chunk(2, dim=1)
+                parts.append(torch.cat([y, -x], dim=1))
+        return torch.cat(parts, dim=1) if parts else self.cols[:, :0]
+
+    def basis(self, angles: Tensor, derivative: int = 0) -> Tensor:
+        """(L, components) values of every component's wave, or a derivative of it, at L turns; even frequencies first.
+
+        Multiplied with the components they give s(t) or its derivative.
+        """
+        waves = []
+        for band in self.bands:
+            f = float(band.frequency)
+            phase = angles.double() * f + derivative * math.pi / 2
+            waves.append(f**derivative * torch.cos(phase))
+            if band.quadrature is not None:
+                waves.append(f**derivative * torch.sin(phase))
+        return torch.stack(waves, dim=-1)
+
+    def components(self, rows: Tensor, cols: slice, out: Tensor | None = None) -> Tensor:
+        """(components, r, c) products C_f and S_f of prepared (r, D) rows with a range of columns.
+
+        They are put into ``out`` if it has the right shape, which saves the pages of a new array.
+        """
+        shape = (self.num_components, len(rows), len(self.cols[cols]))
+        if out is None or out.shape != shape:
+            out = rows.new_empty(shape)
+        k = 0
+        for band in self.bands:
+            part = rows[:, band.columns]
+            torch.mm(part, self.cols[cols, band.columns].mT, out=out[k])
+            k += 1
+            if band.quadrature is not None:
+                torch.mm(part, self.quadrature[cols, band.quadrature].mT, out=out[k])
+                k += 1
+        return out
+
+    def pair_components(self, i: Tensor, j: Tensor) -> Tensor:
+        """(K, components) float64 coefficients of K pairs."""
+        parts = []
+        for a, b in zip(i.split(PAIR_CHUNK), j.split(PAIR_CHUNK), strict=True):
+            rows, cols, quadrature = self.rows[a].double(), self.cols[b].double(), self.quadrature[b].double()
+            columns = []
+            for band in self.bands:
+                columns.append((rows[:, band.columns] * cols[:, band.columns]).sum(dim=1))
+                if band.quadrature is not None:
+                    columns.append((rows[:, band.columns] * quadrature[:, band.quadrature]).sum(dim=1))
+            parts.append(torch.stack(columns, dim=1))
+        return torch.cat(parts)
+
+
+def _arrange(representation: Representation) -> tuple[Tensor, Tensor, list[_Band]]:
+    """Sort coordinates by folded frequency, even ones first, x before y.
+
+    A block that turns the other way (frequency -f, or n - f) becomes one of frequency f when the sign of its second
+    coordinate is changed, on both sides of the product.
+
+    Returns:
+        (D,) indices into the coordinates, (D,) signs, and the bands.
+    """
+    group, position = representation.group, 0
+    members: dict[int, tuple[list[int], list[int], list[float]]] = {}
+    for frequency, size in representation.blocks():
+        folded = _fold(group, frequency)
+        xs, ys, signs = members.setdefault(folded, ([], [], []))
+        xs.append(position)
+        if size == 2:
+            ys.append(position + 1)
+            signs.append(1.0 if folded == frequency else -1.0)
+        position += size
+    index: list[int] = []
+    sign: list[float] = []
+    bands: list[_Band] = []
+    quadratures = 0
+    for frequency in sorted(members, key=lambda f: (f % 2, f)):
+        xs, ys, signs = members[frequency]
+        columns = slice(len(index), len(index) + len(xs) + len(ys))
+        quadrature = slice(quadratures, quadratures + len(xs) + len(ys)) if ys else None
+        quadratures += len(xs) + len(ys) if ys else 0
+        index += xs + ys
+        sign += [1.0] * len(xs) + signs
+        bands.append(_Band(frequency, columns, quadrature))
+    return torch.tensor(index), torch.tensor(sign), bands
+
+
+def _fold(group: Group, frequency: int) -> int:
+    return abs(frequency) if group.order is None else min(frequency, group.order - frequency)
+
+
+class _Harmonic(Similarity):
+    """What the steered similarities of a fixed steerer share."""
+
+    def __init__(self, harmonics: Harmonics) -> None:
+        self.harmonics = harmonics
+        self.shape, self.device = (len(harmonics.rows), len(harmonics.cols)), harmonics.rows.device
+
+    def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
+        prepared = self.harmonics.rows[rows] * scale
+        buffer: Tensor | None = None
+
+        def scores(cols: slice) -> Tensor:
+            nonlocal buffer
+            buffer = self.harmonics.components(prepared, cols, buffer)
+            return self.combine(buffer)
+
+        return scores
+
+    @abstractmethod
+    def combine(self, components: Tensor) -> Tensor:
+        """(components, r, c), which may be overwritten, to (alternatives, r, c) scores."""
+
+
+class Turned(_Harmonic):
+    """Cosines after each turn of C_order by a fixed steerer; their maximum, or all as alternatives.
+
+    For even orders opposite turns share their even and odd frequencies: s(t) = E + O and s(t + pi) = E - O.
+    """
+
+    def __init__(self, harmonics: Harmonics, order: int, *, maximum: bool) -> None:
+        super().__init__(harmonics)
+        self.order, self.maximum = order, maximum
+        self.angles = Group(order).angles()
+        self.tried = self.angles[: order // 2] if order % 2 == 0 else self.angles
+        weights = harmonics.basis(self.tried).to(harmonics.rows)  # (L or L/2, components)
+        self.even, self.odd = weights[:, : harmonics.num_even], weights[:, harmonics.num_even :]
+        self.alternatives = 1 if maximum else order
+        self.layers = harmonics.num_components + (2 * len(self.tried) if maximum else order + len(self.tried))
+
+    def combine(self, components: Tensor) -> Tensor:
+        flat = components.flatten(1)  # (components, r c)
+        even = self.even @ flat[: self.harmonics.num_even]  # (L, r c)
+        odd = self.odd @ flat[self.harmonics.num_even :]
+        if self.order % 2:
+            scores = even.add_(odd)
+        elif self.maximum:
+            scores = even.add_(odd.abs_())
+        else:
+            scores = torch.cat([even + odd, even.sub_(odd)])
+        if self.maximum:
+            scores = scores.amax(dim=0, keepdim=True)
+        return scores.view(-1, *components.shape[1:])
+
+    def alternative(self, index: int) -> Similarity:
+        if self.maximum:
+            return self
+        return _SingleTurn(self.harmonics, float(self.angles[index]))
+
+    def _pair_scores(self, i: Tensor, j: Tensor) -> Tensor:
+        weights = self.harmonics.basis(self.angles).to(i.device)
+        return self.harmonics.pair_components(i, j) @ weights.mT  # (K, L)
+
+    def pairs(self, i: Tensor, j: Tensor) -> Tensor:
+        return self._pair_scores(i, j).amax(dim=1)
+
+    def turns(self, i: Tensor, j: Tensor) -> Tensor | None:
+        return self.angles.to(i.device)[self._pair_scores(i, j).argmax(dim=1)] if self.maximum else None
+
+
+class _SingleTurn(_Harmonic):
+    """The cosine after one turn, from harmonics: the rows are turned, then it is one product."""
+
+    def __init__(self, harmonics: Harmonics, angle: float) -> None:
+        super().__init__(harmonics)
+        self.weights = harmonics.basis(torch.tensor([angle], dtype=torch.float64))[0]  # (components,)
+
+    def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
+        turned = self._turn(self.harmonics.rows[rows] * scale)
+        return lambda cols: (turned @ self.harmonics.cols[cols].mT)[None]
+
+    def _turn(self, rows: Tensor) -> Tensor:
+        turned, k = torch.empty_like(rows), 0
+        for band in self.harmonics.bands:
+            cos = float(self.weights[k])
+            k += 1
+            if band.quadrature is None:
+                turned[:, band.columns] = rows[:, band.columns] * cos
+                continue
+            sin = float(self.weights[k])
+            k += 1
+            x, y = rows[:, band.columns].chunk(2, dim=1)
+            turned[:, band.columns] = torch.cat([cos * x - sin * y, sin * x + cos * y], dim=1)
+        return turned
+
+    def combine(self, components: Tensor) -> Tensor:
+        return torch.einsum("k,krc->rc", self.weights.to(components), components)[None]
+
+    def pairs(self, i: Tensor, j: Tensor) -> Tensor:
+        return self.harmonics.pair_components(i, j) @ self.weights.to(i.device)
+
+
+class Continuous(_Harmonic):
+    """The exact maximum over every turn of SO(2).
+
+    With one frequency besides zero it is the modulus of a complex product, the closed form of the Procrustes problem.
+    With more, the polynomial is maximised: the best of eight points per period of its highest frequency, then Newton
+    steps. Where two maxima are equal to within a few percent of the highest harmonic, tiles may take the smaller one;
+    matched pairs are evaluated again on a much finer grid.
+    """
+
+    def __init__(self, harmonics: Harmonics) -> None:
+        super().__init__(harmonics)
+        self.frequencies = [band.frequency for band in harmonics.bands if band.quadrature is not None]
+        top = max(self.frequencies, default=0)
+        self.single = len(self.frequencies) <= 1
+        self.grid = Group(8 * top).angles() if top else torch.zeros(1, dtype=torch.float64)
+        self.weights = harmonics.basis(self.grid).to(harmonics.rows)
+        self.layers = harmonics.num_components + (2 if self.single else len(self.grid) + 8)
+
+    def combine(self, components: Tensor) -> Tensor:
+        flat = components.flatten(1)
+        scores = self._modulus(flat) if self.single else self._maximum(flat, self.grid, self.weights)[0]
+        return scores.view(1, *components.shape[1:])
+
+    def _modulus(self, flat: Tensor) -> Tensor:
+        constant, waves = self._split(flat)
+        if not waves:
+            return constant
+        ((c, s),) = waves
+        modulus = c.square_().addcmul_(s, s).sqrt_()  # in place; hypot is slower and guards ranges never met here
+        return modulus if constant.ndim == 0 else modulus.add_(constant)
+
+    def _split(self, flat: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """The constant component (zero if there is none) and (C_f, S_f) in the order of :attr:`frequencies`."""
+        constant, waves, k = torch.zeros((), dtype=flat.dtype, device=flat.device), [], 0
+        for band in self.harmonics.bands:
+            if band.quadrature is None:
+                constant, k = flat[k], k + 1
+            else:
+                waves.append((flat[k], flat[k + 1]))
+                k += 2
+        return constant, waves
+
+    def _maximum(self, flat: Tensor, grid: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Largest value of the polynomials with (components, P) coefficients, and where it is reached: (P,) each."""
+        best, index = (weights @ flat).max(dim=0)
+        constant, waves = self._split(flat)
+        angle = grid.to(flat)[index]
+        reach = float(grid[1]) / 2
+        low, high = angle - reach, angle + reach
+        for _ in range(NEWTON_STEPS):
+            _, slope, curvature = self._evaluate(constant, waves, angle)
+            step = torch.where(curvature < 0, -slope / curvature, torch.sign(slope) * reach / 2)
+            angle = torch.minimum(torch.maximum(angle + step, low), high)
+        value, _, _ = self._evaluate(constant, waves, angle)
+        return torch.maximum(value, best), angle
+
+    def _evaluate(
+        self, constant: Tensor, waves: Sequence[tuple[Tensor, Tensor]], angle: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Value, slope and curvature of s at (P,) angles."""
+        value, slope, curvature = constant + torch.zeros_like(angle), torch.zeros_like(angle), torch.zeros_like(angle)
+        for f, (c, s) in zip(self.frequencies, waves, strict=True):
+            cos, sin = torch.cos(f * angle), torch.sin(f * angle)
+            wave = c * cos + s * sin
+            value += wave
+            slope += f * (s * cos - c * sin)
+            curvature -= f * f * wave
+        return value, slope, curvature
+
+    def _pair_maximum(self, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+        flat = self.harmonics.pair_components(i, j).mT  # (components, K)
+        if self.single:
+            constant, waves = self._split(flat)
+            if not waves:
+                return constant.expand(len(i)), torch.zeros(len(i), dtype=torch.float64, device=flat.device)
+            ((c, s),) = waves
+            return constant + torch.hypot(c, s), torch.atan2(s, c) / self.frequencies[0]
+        grid = Group(64 * max(self.frequencies)).angles().to(flat.device)
+        return self._maximum(flat, grid, self.harmonics.basis(grid))
+
+    def pairs(self, i: Tensor, j: Tensor) -> Tensor:
+        return self._pair_maximum(i, j)[0]
+
+    def turns(self, i: Tensor, j: Tensor) -> Tensor:
+        return self._pair_maximum(i, j)[1]

@@ -1,0 +1,1 @@
+"""Models: networks and classical features behind one protocol."""

@@ -1,0 +1,59 @@
+"""What a model is: something that finds keypoints in an image tensor and describes them.
+
+The image is always one (3, H, W) float32 RGB tensor in [0, 1]; keypoints are pixels of *that* tensor with the centre of
+the top-left pixel at (0, 0). Reading files, resizing and mapping keypoints back is the pipeline's work, not a model's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+from steerers.features import Keypoints
+
+
+class Detector(ABC, nn.Module):
+    """Finds keypoints."""
+
+    @abstractmethod
+    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+        """At most ``num_keypoints`` keypoints of a (3, H, W) image, best first.
+
+        Args:
+            mask: (H, W) bool, True where keypoints are allowed. It acts before the best are selected, so that a mask
+                does not cost keypoints.
+        """
+
+
+class Descriptor(ABC, nn.Module):
+    """Describes given keypoints."""
+
+    dim: int
+
+    @abstractmethod
+    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+        """(N, dim) descriptions of N keypoints of a (3, H, W) image; not necessarily of unit length."""
+
+
+class Extractor(Detector, Descriptor):
+    """Detector and descriptor in one. Networks that share their trunk override :meth:`extract` to run it once."""
+
+    def extract(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> tuple[Keypoints, Tensor]:
+        """Keypoints of a (3, H, W) image and their (N, dim) descriptions."""
+        keypoints = self.detect(image, num_keypoints=num_keypoints, mask=mask)
+        return keypoints, self.describe(image, keypoints)
+
+
+class Combined(Extractor):
+    """The keypoints of one model described by another, as in the paper's Table 1 (SuperPoint's with any)."""
+
+    def __init__(self, detector: Detector, descriptor: Descriptor) -> None:
+        super().__init__()
+        self.detector, self.descriptor, self.dim = detector, descriptor, descriptor.dim
+
+    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+        return self.detector.detect(image, num_keypoints=num_keypoints, mask=mask)
+
+    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+        return self.descriptor.describe(image, keypoints)

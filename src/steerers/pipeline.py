@@ -1,0 +1,211 @@
+"""From two images to matches: :func:`load` and the :class:`Pipeline` that it returns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from steerers.features import Features, Keypoints, Matches
+from steerers.geometry import rotate_image, transform_points, turn_of, wrap_degrees
+from steerers.images import Exif, Image, ImageSource, load_image
+from steerers.matching.assignment import Assignment
+from steerers.matching.strategies import Order, Strategy, Tta, make_strategy
+from steerers.models import zoo
+from steerers.models.zoo import DEFAULT_MODEL, Model
+
+NUM_KEYPOINTS = 2048
+MAX_SIZE = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """A model with a matching strategy: call it with two images.
+
+    Make one with :func:`load`, or put a :class:`~steerers.models.zoo.Model` of your own together with a strategy.
+    """
+
+    model: Model
+    strategy: Strategy
+    num_keypoints: int = NUM_KEYPOINTS
+    max_size: int | None = MAX_SIZE
+    exif: Exif = "ignore"
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def __post_init__(self) -> None:
+        if self.num_keypoints < 1:
+            raise ValueError(f"num_keypoints must be at least 1, got {self.num_keypoints}")
+        self.model.extractor.to(self.device).eval()
+        if self.model.steerer is not None:
+            self.model.steerer.to(self.device)
+
+    def __call__(
+        self,
+        image0: ImageSource | Image,
+        image1: ImageSource | Image,
+        *,
+        mask0: ImageSource | None = None,
+        mask1: ImageSource | None = None,
+    ) -> Matches:
+        """Match two images.
+
+        Args:
+            image0: a path, PIL image, RGB array or (3, H, W) tensor; ``image1`` likewise.
+            mask0: where keypoints of image 0 are allowed (not zero), of the size of the stored image; ``mask1``.
+        """
+        first, second = self.load_image(image0, mask0), self.load_image(image1, mask1)
+        if isinstance(self.strategy, Tta):
+            return self._match_turned(self.strategy, first, second)
+        return self.match(self.extract(first), self.extract(second))
+
+    def load_image(self, source: ImageSource | Image, mask: ImageSource | None = None) -> Image:
+        """Read an image as :meth:`extract` would; what is already an :class:`~steerers.images.Image` stays."""
+        if not isinstance(source, Image):
+            return load_image(source, max_size=self.max_size, exif=self.exif, mask=mask)
+        if mask is not None:
+            raise ValueError("give the mask when the image is loaded: this one is loaded already")
+        return source
+
+    def extract(self, image: ImageSource | Image, *, mask: ImageSource | None = None) -> Features:
+        """Keypoints and descriptions of one image, to be matched with :meth:`match` as often as needed."""
+        loaded = self.load_image(image, mask)
+        keypoints, descriptions = self._run(loaded.tensor.to(self.device), _on(loaded.mask, self.device))
+        return self._features(loaded, keypoints.xy, keypoints, descriptions)
+
+    def match(self, features0: Features, features1: Features) -> Matches:
+        """Match features that were extracted before, by the same model."""
+        for features in (features0, features1):
+            if features.model and features.model != self.model.name:
+                raise ValueError(f"features of model {features.model!r} cannot be matched by {self.model.name!r}")
+        first, second = features0.to(self.device), features1.to(self.device)
+        return self._matches(self.strategy.match(first.descriptions, second.descriptions), first, second)
+
+    # Steps ------------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _run(self, tensor: Tensor, mask: Tensor | None) -> tuple[Keypoints, Tensor]:
+        return self.model.extractor.extract(tensor, num_keypoints=self.num_keypoints, mask=mask)
+
+    def _features(self, image: Image, xy: Tensor, keypoints: Keypoints, descriptions: Tensor) -> Features:
+        return Features(
+            keypoints=transform_points(image.to_stored, xy.float()),
+            descriptions=descriptions,
+            scores=keypoints.scores.float(),
+            image_size=image.stored_size,
+            model=self.model.name,
+            orientation=image.orientation,
+        )
+
+    def _match_turned(self, strategy: Tta, first: Image, second: Image) -> Matches:
+        """Test-time augmentation: describe the first image at every turn, keep the turn with the most matches."""
+        turned = [self._extract_turned(first, float(angle)) for angle in strategy.angles]
+        features1 = self.extract(second)
+        assignment, best = strategy.match_turned([f.descriptions for f in turned], features1.descriptions)
+        return self._matches(assignment, turned[best], features1)
+
+    def _extract_turned(self, image: Image, angle: float) -> Features:
+        tensor = image.tensor.to(self.device)
+        allowed = torch.ones(tensor.shape[1:]) if image.mask is None else image.mask.float()
+        turned, to_turned = rotate_image(tensor, angle, fill=0.5)
+        mask = rotate_image(allowed[None], angle)[0][0] > 0.999
+        keypoints, descriptions = self._run(turned, mask.to(self.device))
+        return self._features(
+            image, transform_points(torch.linalg.inv(to_turned), keypoints.xy.float()), keypoints, descriptions
+        )
+
+    def _matches(self, found: Assignment, features0: Features, features1: Features) -> Matches:
+        i, j = found.indices.unbind(dim=1)
+        angle, angles = _stored_turns(found, features0.orientation, features1.orientation)
+        return Matches(
+            keypoints0=_numpy(features0.keypoints[i]),
+            keypoints1=_numpy(features1.keypoints[j]),
+            scores=_numpy(found.scores),
+            indices=found.indices.cpu().numpy(),
+            angle=angle,
+            angles=angles,
+            features0=features0,
+            features1=features1,
+            model=self.model.name,
+            strategy=self.strategy.name,
+        )
+
+
+def load(
+    name: str = DEFAULT_MODEL,
+    *,
+    strategy: str | None = None,
+    order: Order = "default",
+    num_keypoints: int = NUM_KEYPOINTS,
+    max_size: int | None = MAX_SIZE,
+    exif: Exif = "ignore",
+    device: str | torch.device = "cpu",
+    **options: object,
+) -> Pipeline:
+    """A matcher by the name of its model.
+
+    Args:
+        name: see ``steerers models``; the default is embedded and works offline.
+        strategy: how to match, see :data:`steerers.matching.STRATEGIES`; by default what suits the model.
+        order: how many turns a strategy tries; by default what the steerer has (8 for SO(2)).
+        num_keypoints: most keypoints an image.
+        max_size: images are shrunk so that no side is longer; ``None`` keeps their size.
+        exif: ``"apply"`` turns photographs upright by their EXIF orientation before matching; keypoints stay those of
+            the stored pixels.
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
+        options: of the strategy: ``inverse_temperature``, ``threshold``, ``tile``, ``subset_size``, ``seed``,
+            ``prototype``.
+    """
+    checked = parse_device(device)
+    model = zoo.find(name).build()
+    chosen = strategy or model.strategy
+    if strategy is None and order == "default":
+        order = model.order
+    options = {"inverse_temperature": model.inverse_temperature, "threshold": model.threshold, **options}
+    made = make_strategy(chosen, model.steerer, order=order, **options)
+    return Pipeline(model, made, num_keypoints, max_size, exif, checked)
+
+
+def parse_device(device: str | torch.device) -> torch.device:
+    """A device that is there, or a ValueError that says why not."""
+    try:
+        parsed = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"unknown device {str(device)!r}; use cpu, cuda, cuda:1 or mps") from None
+    if parsed.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {str(device)!r} is not available: this PyTorch sees no CUDA GPU; use cpu")
+    if parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {str(device)!r} is not available: there are {torch.cuda.device_count()} GPUs")
+    if parsed.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError(f"device {str(device)!r} is not available on this machine; use cpu")
+    if parsed.type not in ("cpu", "cuda", "mps"):
+        raise ValueError(f"unknown device {str(device)!r}; use cpu, cuda, cuda:1 or mps")
+    return parsed
+
+
+def _stored_turns(
+    found: Assignment, orientation0: Tensor, orientation1: Tensor
+) -> tuple[float | None, np.ndarray | None]:
+    """Turns between what the model saw as turns between stored images, in degrees in (-180, 180].
+
+    The orientations are identities unless EXIF was applied. If one of them mirrors, no turn relates the stored images.
+    """
+    base = turn_of(torch.linalg.inv(orientation1) @ orientation0)
+    if base is None:
+        return None, None
+    sense = math.copysign(1.0, float(torch.linalg.det(orientation0)))
+    angle = None if found.angle is None else wrap_degrees(math.degrees(base + sense * found.angle))
+    if found.angles is None:
+        return angle, None
+    degrees = torch.rad2deg(base + sense * found.angles).tolist()
+    return angle, np.array([wrap_degrees(value) for value in degrees], dtype=np.float32)
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().float().cpu().numpy()
+
+
+def _on(mask: Tensor | None, device: torch.device) -> Tensor | None:
+    return None if mask is None else mask.to(device)

@@ -1,0 +1,66 @@
+"""For your own descriptor: does a steerer steer it?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from steerers.geometry import rotate_image, transform_points
+from steerers.steerer import Steerer
+
+Describe = Callable[[Tensor, Tensor], Tensor]
+
+
+def equivariance(describe: Describe, steerer: Steerer, image: Tensor, keypoints: Tensor, angle: float) -> Tensor:
+    """Cosines of steered with recomputed descriptions when an image turns counter-clockwise by ``angle`` radians.
+
+    Args:
+        describe: maps a (C, H, W) image and (N, 2) keypoints in its pixels to (N, D) descriptions.
+        image: (C, H, W); quarter turns are exact, others are sampled bilinearly onto a canvas that holds the image.
+        keypoints: (N, 2) pixels.
+
+    Returns:
+        (N,) cosines; 1 where ``steer(d(I), angle)`` is the direction of ``d(I turned)``.
+    """
+    turned, transform = rotate_image(image, angle)
+    steered = steerer.steer(describe(image, keypoints), angle)
+    recomputed = describe(turned, transform_points(transform, keypoints))
+    return F.cosine_similarity(steered, recomputed.to(steered), dim=-1)
+
+
+def assert_equivariant(
+    describe: Describe,
+    steerer: Steerer,
+    image: Tensor,
+    keypoints: Tensor,
+    *,
+    angles: Sequence[float] | None = None,
+    min_cosine: float = 0.99,
+) -> None:
+    """Check that ``steerer`` steers the descriptor ``describe``, to be called from a test.
+
+    Args:
+        describe: maps a (C, H, W) image and (N, 2) keypoints in its pixels to (N, D) descriptions.
+        angles: turns in radians; by default those of C_n, or every 30 degrees for SO(2).
+        min_cosine: least mean cosine of steered with recomputed descriptions at every angle.
+
+    Raises:
+        AssertionError: naming the worst angle and its mean cosine.
+    """
+    if len(keypoints) == 0:
+        raise ValueError("assert_equivariant needs at least one keypoint: with none there is nothing to check")
+    if angles is None:
+        turns = steerer.discretised(12).group.angles() if steerer.group.continuous else steerer.group.angles()
+        angles = [float(turn) for turn in turns]
+    with torch.no_grad():
+        means = [float(equivariance(describe, steerer, image, keypoints, angle).mean()) for angle in angles]
+    worst = min(range(len(means)), key=lambda k: means[k])
+    if not means[worst] >= min_cosine:
+        raise AssertionError(
+            f"the steerer does not steer this descriptor: at a turn of {math.degrees(angles[worst]):g} degrees the "
+            f"mean cosine of steered with recomputed descriptions is {means[worst]:.4f}, less than {min_cosine}"
+        )
