@@ -140,11 +140,17 @@ class MatrixAction(Action):
     def steer(self, descriptions: Tensor, angle: Tensor) -> Tensor:
         if angle.ndim == 0:
             return descriptions @ self.element(angle).to(descriptions).mT
-        unique, inverse = angle.unique(return_inverse=True)  # one matrix a turn, however many descriptions share it
-        elements = torch.stack([self.element(turn) for turn in unique]).to(descriptions)  # (U, D, D)
-        if len(unique) == 1:
-            return descriptions @ elements[0].mT
-        return torch.einsum("...ij,...j->...i", elements[inverse], descriptions)
+        shape = torch.broadcast_shapes(descriptions.shape[:-1], angle.shape)
+        flat = descriptions.expand(*shape, self.dim).reshape(-1, self.dim)  # (M, D)
+        turns, which = angle.to(descriptions.device).expand(shape).reshape(-1).unique(return_inverse=True)
+        if len(turns) == 0:
+            return flat.view(*shape, self.dim)
+        order = which.argsort(stable=True)
+        counts = which.bincount(minlength=len(turns)).tolist()
+        parts = [
+            part @ self.element(turn).to(part).mT for part, turn in zip(flat[order].split(counts), turns, strict=True)
+        ]
+        return torch.cat(parts)[order.argsort()].view(*shape, self.dim)
 
     def element(self, angle: Tensor) -> Tensor:
         """The (D, D) matrix of a turn by the scalar ``angle``; gradients flow to the weight."""
@@ -168,9 +174,11 @@ class MatrixAction(Action):
 
 
 def _check_permutation(permutation: Tensor) -> Tensor:
-    if permutation.ndim != 1 or not torch.equal(permutation.sort().values.long(), torch.arange(len(permutation))):
+    if permutation.is_floating_point():
+        raise TypeError(f"permutation must hold integers, got {permutation.dtype}")
+    if permutation.ndim != 1 or not torch.equal(permutation.cpu().sort().values.long(), torch.arange(len(permutation))):
         raise ValueError("permutation must hold each of the numbers 0 to D - 1 once")
-    return permutation.long()
+    return permutation.long().cpu()
 
 
 def _fourier_basis(permutation: Tensor, order: int) -> tuple[Representation, Tensor]:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from steerers.representations import Group, Representation
 
-NORMAL_TOLERANCE = 1e-9
-MAX_CONDITION = 1e10
+NORMAL_TOLERANCE = 1e-12
+MAX_CONDITION = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +51,7 @@ def block_diagonalise(generator: Tensor, group: Group) -> BlockDiagonalisation:
     """
     G = generator.detach().double().cpu()
     blocks = sorted(_admissible_blocks(G, group), key=lambda block: (block.frequency, -block.magnitude))
-    columns = torch.cat([block.columns for block in blocks], dim=1)
-    if float(torch.linalg.cond(columns)) > MAX_CONDITION:
-        raise ValueError("the steerer's matrix cannot be diagonalised: it has too few independent eigenvectors")
+    columns = _columns(blocks)
     inverse, basis = columns, torch.linalg.inv(columns)
     sizes = _count_frequencies(blocks)
     representation = Representation(group, tuple((count, frequency) for frequency, count in sizes))
@@ -83,7 +81,7 @@ def invariant_projector(generator: Tensor, group: Group) -> Tensor:
             power = power @ G
         return total / group.order
     blocks = _admissible_blocks(G, group)
-    columns = torch.cat([block.columns for block in blocks], dim=1)
+    columns = _columns(blocks)
     keep = torch.cat([torch.full((block.columns.shape[1],), float(block.frequency == 0)) for block in blocks])
     projector: Tensor = columns @ (keep.double()[:, None] * torch.linalg.inv(columns))
     return projector
@@ -102,7 +100,7 @@ def reduce(generator: Tensor, group: Group, dim: int) -> tuple[Tensor, Tensor]:
     if not 1 <= dim <= len(G):
         raise ValueError(f"dim must be 1 to {len(G)}, got {dim}")
     blocks = sorted(_eigen_blocks(G, group), key=lambda block: -block.magnitude)
-    columns = torch.cat([block.columns for block in blocks], dim=1)
+    columns = _columns(blocks)
     kept = 0
     for block in blocks:
         if kept + block.columns.shape[1] > dim:
@@ -127,9 +125,17 @@ class _Block:
     magnitude: float  # |eigenvalue| of the group element, or its logarithm for SO(2)
 
 
+def _columns(blocks: list[_Block]) -> Tensor:
+    """The (D, D) real basis of the blocks, refused if it is nearly singular."""
+    columns = torch.cat([block.columns for block in blocks], dim=1)
+    if float(torch.linalg.cond(columns)) > MAX_CONDITION:
+        raise ValueError("the steerer's matrix cannot be diagonalised: it has too few independent eigenvectors")
+    return columns
+
+
 def _eigen_blocks(G: Tensor, group: Group) -> list[_Block]:
     """One block for each real eigenvalue and each conjugate pair."""
-    values, vectors = _normal_eig(G) if _is_normal(G) else torch.linalg.eig(G)
+    values, vectors = (_normal_eig(G) if _is_normal(G) else None) or torch.linalg.eig(G)
     blocks = []
     for index, value in enumerate(values.tolist()):
         if value.imag < 0:  # its conjugate stands for both
@@ -171,7 +177,7 @@ def _admissible_blocks(G: Tensor, group: Group) -> list[_Block]:
 def _nearest_frequency(value: complex, group: Group) -> int:
     if group.order is None:
         return round(abs(value.imag))
-    return round(abs(math.atan2(value.imag, value.real)) * group.order / (2 * math.pi))
+    return min(round(abs(math.atan2(value.imag, value.real)) * group.order / (2 * math.pi)), group.order // 2)
 
 
 def _count_frequencies(blocks: list[_Block]) -> list[tuple[int, int]]:
@@ -191,23 +197,34 @@ def _is_normal(G: Tensor) -> bool:
     return scale == 0.0 or float((G @ G.mT - G.mT @ G).norm()) < NORMAL_TOLERANCE * scale
 
 
-def _normal_eig(G: Tensor) -> tuple[Tensor, Tensor]:
+def _normal_eig(G: Tensor) -> tuple[Tensor, Tensor] | None:
     """Orthonormal eigenvectors of a normal matrix, sound where eigenvalues repeat (LAPACK's ``geev`` is not).
 
     The symmetric and the skew part commute, so the Hermitian matrix ``S - i t K`` with a generic ``t`` has the same
-    eigenvectors; those of real eigenvalues are made real.
+    eigenvectors; those of real eigenvalues are made real. ``None`` if the matrix proves not to be normal after all.
     """
     symmetric, skew = (G + G.mT) / 2, (G - G.mT) / 2
-    _, vectors = torch.linalg.eigh(torch.complex(symmetric, -math.sqrt(2.0) * skew))
-    values = torch.einsum("di,de,ei->i", vectors.conj(), G.to(vectors.dtype), vectors)
-    real = values.imag.abs() <= 1e-9 * max(1.0, float(values.abs().max()))
+    for weight in (math.sqrt(2.0), math.sqrt(3.0), math.pi):  # eigenvalues may collide for one of them
+        _, vectors = torch.linalg.eigh(torch.complex(symmetric, -weight * skew))
+        values = torch.einsum("di,de,ei->i", vectors.conj(), G.to(vectors.dtype), vectors)
+        _make_real(values, vectors)
+        defect = (G.to(vectors.dtype) @ vectors - vectors * values).norm()
+        paired = int((values.imag > 0).sum()) == int((values.imag < 0).sum())
+        if paired and float(defect) <= 1e-12 * len(G) * float(G.norm()):
+            return values, vectors
+    return None
+
+
+def _make_real(values: Tensor, vectors: Tensor) -> None:
+    """Give real eigenvalues real eigenvectors, in place: any basis of an eigenspace will do, so take a real one."""
+    scale = max(1.0, float(values.abs().max()))
+    real = values.imag.abs() <= 1e-9 * scale
     for value in _distinct(values.real[real]):
-        group = real & ((values.real - value).abs() < 1e-7 * max(1.0, float(values.abs().max())))
+        group = real & ((values.real - value).abs() < 1e-7 * scale)
         span = vectors[:, group]
         _, directions = torch.linalg.eigh((span @ span.mH).real)
         vectors[:, group] = directions[:, -int(group.sum()) :].to(vectors.dtype)
         values[group] = torch.complex(values.real[group], torch.zeros_like(values.real[group]))
-    return values, vectors
 
 
 def _distinct(values: Tensor) -> list[float]:

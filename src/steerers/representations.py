@@ -70,7 +70,7 @@ class Group:
             raise ValueError("SO(2) has no smallest turn; discretise it to C_n first")
         exact = angle.double() * (self.order / (2 * math.pi))
         steps = exact.round()
-        if bool(((exact - steps).abs() > 1e-4).any()):
+        if not bool(((exact - steps).abs() <= 1e-4).all()):
             worst = math.degrees(float(angle.double().flatten()[(exact - steps).abs().argmax()]))
             raise ValueError(f"{self} turns by multiples of {360 / self.order:g} degrees only, got {worst:g} degrees")
         return steps.long() % self.order

@@ -181,6 +181,8 @@ class Steerer(nn.Module):
         Returns:
             (..., D), not normalised: a learned steerer does not keep lengths.
         """
+        if not descriptions.is_floating_point():
+            raise TypeError(f"descriptions must be floating-point, got {descriptions.dtype}")
         if descriptions.shape[-1] != self.dim:
             raise ValueError(f"this steerer acts on descriptions of length {self.dim}, got {descriptions.shape[-1]}")
         return self.action.steer(descriptions, torch.as_tensor(angle, dtype=torch.float64))
@@ -233,10 +235,12 @@ class Steerer(nn.Module):
 
         Returns:
             The (d, D) projection and the steerer of the projected descriptions ``descriptions @ projection.T``; ``d``
-            is ``dim``, or one less where a pair of conjugate eigenvalues would be torn apart.
+            is ``dim``, or one less where a pair of conjugate eigenvalues would be torn apart. Both have the dtype of
+            the generator (float64 for a fixed steerer).
         """
+        dtype = self.generator().dtype
         projection, generator = analysis.reduce(self.generator(), self.group, dim)
-        return projection, Steerer.from_matrix(generator, self.group)
+        return projection.to(dtype), Steerer.from_matrix(generator.to(dtype), self.group)
 
     # Files ------------------------------------------------------------------------------------------------------------
 
@@ -255,7 +259,7 @@ class Steerer(nn.Module):
         tensors, metadata = load(path)
         try:
             return cls.restore(tensors, metadata)
-        except (KeyError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{os.fspath(path)} does not hold a steerer: {error}") from error
 
     def export(self) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -278,7 +282,10 @@ class Steerer(nn.Module):
             raise ValueError("its metadata names no steerer")
         kind, group, dim = metadata["steerer.kind"], metadata["steerer.group"], int(metadata["steerer.dim"])
         if kind == "blocks":
-            steerer = cls.from_spec(metadata["steerer.spec"], group)
+            representation = Representation.parse(metadata["steerer.spec"], group)
+            steerer = cls.from_representation(representation)
+            if not torch.equal(tensors["steerer.frequencies"], representation.coordinates()[0]):
+                raise ValueError("its frequencies contradict its specification")
         elif kind == "permutation":
             steerer = cls.from_permutation(tensors["steerer.permutation"], group)
         elif kind in ("matrix", "learnable"):

@@ -1,0 +1,40 @@
+"""Fixtures of the whole suite: every numerical property in float32 and float64, and hypothesis without deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+from helpers import TOLERANCES
+
+# A loaded machine makes single examples slow; that says nothing about the code. To search longer:
+# pytest --hypothesis-profile=thorough
+_RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steerers", _RELAXED, max_examples=30)
+settings.register_profile("thorough", _RELAXED, max_examples=500)
+settings.load_profile("steerers")
+
+
+@pytest.fixture(scope="session", params=list(TOLERANCES), ids=lambda dtype: str(dtype).removeprefix("torch."))
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    """float32, then float64. Of session scope, so that hypothesis takes it."""
+    chosen: torch.dtype = request.param
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def tolerance(dtype: torch.dtype) -> float:
+    """How near to the truth a result in ``dtype`` must be."""
+    return TOLERANCES[dtype]
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For many small matrices: on a loaded machine, threads that wait for each other take ten times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

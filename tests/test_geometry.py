@@ -1,0 +1,539 @@
+"""Pixel frames, rotations, homographies and poses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import grid_sample, interpolate
+
+from steerers.geometry import (
+    circular_mode,
+    estimate_homography,
+    estimate_pose,
+    quarter_turns,
+    rotate_image,
+    rotation,
+    rotation_about_centre,
+    scaling,
+    to_normalised,
+    to_pixels,
+    transform_points,
+    turn_of,
+    warp_image,
+    wrap_degrees,
+)
+
+Array = NDArray[np.float64]
+
+sizes = st.tuples(st.integers(1, 200), st.integers(1, 200))
+angles = st.floats(-10, 10)
+dtypes = st.sampled_from([torch.float32, torch.float64])
+relaxed = settings(deadline=None, max_examples=60)
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def pixel_grid(size: tuple[int, int], dtype: torch.dtype = torch.float64) -> Tensor:
+    """(H, W, 2) pixel centres."""
+    xs, ys = (torch.arange(n, dtype=dtype) for n in size)
+    return torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1)
+
+
+def gaussian(size: tuple[int, int], centre: Tensor, sigma: float = 2.5) -> Tensor:
+    """(1, H, W) blob."""
+    return torch.exp(-((pixel_grid(size) - centre) ** 2).sum(-1) / (2 * sigma**2))[None]
+
+
+def centroid(image: Tensor) -> Tensor:
+    """(2,) of a (1, H, W) image."""
+    grid = pixel_grid((image.shape[2], image.shape[1]))
+    return (grid * image[0, :, :, None]).sum((0, 1)) / image.sum()
+
+
+# Frames ---------------------------------------------------------------------------------------------------------------
+
+
+@relaxed
+@given(size=sizes, seed=st.integers(0, 1000), dtype=dtypes)
+def test_normalised_round_trip(size: tuple[int, int], seed: int, dtype: torch.dtype) -> None:
+    xy = (torch.rand(5, 7, 2, generator=generator(seed), dtype=dtype) * 2 - 0.5) * 400
+    there = to_normalised(xy, size)
+    assert there.dtype == dtype
+    torch.testing.assert_close(to_pixels(there, size), xy, atol=TOLERANCE[dtype] * 10, rtol=0)
+    back = to_pixels(xy / 200, size)
+    torch.testing.assert_close(to_normalised(back, size), xy / 200, atol=TOLERANCE[dtype] * 10, rtol=0)
+
+
+def test_normalised_spans_the_edges() -> None:
+    corners = torch.tensor([[-0.5, -0.5], [6.5, 4.5], [3.0, 2.0]])
+    assert to_normalised(corners, (7, 5)).tolist() == [[-1, -1], [1, 1], [0, 0]]
+    assert to_pixels(torch.tensor([[-1.0, -1], [1, 1]]), (7, 5)).tolist() == [[-0.5, -0.5], [6.5, 4.5]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_normalised_agrees_with_grid_sample(dtype: torch.dtype) -> None:
+    size = (11, 6)
+    image = torch.rand(2, 6, 11, generator=generator(), dtype=dtype)
+    grid = to_normalised(pixel_grid(size, dtype), size)
+    sampled = grid_sample(image[None], grid[None], align_corners=False)[0]
+    torch.testing.assert_close(sampled, image, atol=1e-5, rtol=0)
+    between = to_normalised(torch.tensor([[[3.5, 2.0]]], dtype=dtype), size)
+    mean = (image[:, 2, 3] + image[:, 2, 4]) / 2
+    torch.testing.assert_close(grid_sample(image[None], between[None], align_corners=False)[0, :, 0, 0], mean)
+
+
+@relaxed
+@given(size=sizes, new_size=sizes, other=sizes)
+def test_scaling(size: tuple[int, int], new_size: tuple[int, int], other: tuple[int, int]) -> None:
+    def corners(s: tuple[int, int]) -> Tensor:
+        return torch.tensor([[-0.5, -0.5], [s[0] - 0.5, s[1] - 0.5]], dtype=torch.float64)
+
+    transform = scaling(size, new_size)
+    torch.testing.assert_close(transform_points(transform, corners(size)), corners(new_size), atol=1e-9, rtol=0)
+    torch.testing.assert_close(scaling(new_size, other) @ transform, scaling(size, other))
+    assert torch.equal(scaling(size, size), torch.eye(3, dtype=torch.float64))
+
+
+def test_scaling_agrees_with_interpolate() -> None:
+    image = gaussian((64, 48), torch.tensor([30.2, 21.7]), sigma=6.0)
+    smaller = interpolate(image[None], size=(16, 32), mode="area")[0]
+    expected = transform_points(scaling((64, 48), (32, 16)), torch.tensor([30.2, 21.7], dtype=torch.float64))
+    assert (centroid(smaller) - expected).abs().max() < 0.01
+
+
+@relaxed
+@given(seed=st.integers(0, 1000), dtype=dtypes)
+def test_transform_points(seed: int, dtype: torch.dtype) -> None:
+    transform = torch.eye(3, dtype=torch.float64) + 0.1 * torch.rand(3, 3, generator=generator(seed)).double()
+    xy = torch.rand(4, 3, 2, generator=generator(seed), dtype=dtype) * 10
+    mapped = transform_points(transform, xy)
+    assert mapped.dtype == dtype
+    assert mapped.shape == xy.shape
+    x, y, w = transform @ torch.tensor([*xy[2, 1].tolist(), 1.0], dtype=torch.float64)
+    torch.testing.assert_close(mapped[2, 1], torch.stack([x / w, y / w]).to(dtype))
+    back = transform_points(torch.linalg.inv(transform), mapped)
+    torch.testing.assert_close(back, xy, atol=TOLERANCE[dtype] * 10, rtol=1e-4 if dtype == torch.float32 else 1e-9)
+    assert transform_points(transform.float(), xy[:0]).shape == (0, 3, 2)
+
+
+# Rotations ------------------------------------------------------------------------------------------------------------
+
+
+@relaxed
+@given(k=st.integers(-50, 50), offset=st.sampled_from([0.0, 1e-10, -1e-10]))
+def test_quarter_turns(k: int, offset: float) -> None:
+    assert quarter_turns(k * math.pi / 2 + offset) == k % 4
+    assert quarter_turns(math.radians(90 * k)) == k % 4
+    assert quarter_turns(k * math.pi / 2 + 1e-6) is None
+
+
+@relaxed
+@given(a=angles, b=angles)
+def test_rotation_is_a_homomorphism(a: float, b: float) -> None:
+    torch.testing.assert_close(rotation(a) @ rotation(b), rotation(a + b), atol=1e-8, rtol=0)
+    torch.testing.assert_close(rotation(-a), rotation(a).T, atol=1e-12, rtol=0)
+    torch.testing.assert_close(torch.linalg.det(rotation(a)), torch.tensor(1.0, dtype=torch.float64))
+
+
+def test_rotation_is_counter_clockwise_as_seen() -> None:
+    right, up = torch.tensor([1.0, 0], dtype=torch.float64), torch.tensor([0, -1.0], dtype=torch.float64)
+    assert torch.equal(rotation(math.pi / 2) @ right, up)
+    assert rotation(math.pi / 2).tolist() == [[0, 1], [-1, 0]]
+    assert (rotation(0.1) @ right)[1] < 0
+
+
+@relaxed
+@given(angle=st.floats(-math.pi + 1e-6, math.pi), scale=st.floats(1e-3, 1e3), dtype=dtypes)
+def test_turn_of_is_the_inverse_of_rotation(angle: float, scale: float, dtype: torch.dtype) -> None:
+    found = turn_of((rotation(angle) * scale).to(dtype))
+    assert found is not None
+    assert abs(math.remainder(found - angle, 2 * math.pi)) < (1e-5 if dtype == torch.float32 else 1e-8)
+
+
+@relaxed
+@given(angle=angles, seed=st.integers(0, 1000))
+def test_turn_of_is_the_nearest_rotation(angle: float, seed: int) -> None:
+    linear = rotation(angle) @ (torch.eye(2) + 0.3 * torch.rand(2, 2, generator=generator(seed))).double()
+    found = turn_of(linear)
+    assert found is not None
+    distances = [float((linear - rotation(found + delta)).norm()) for delta in (-0.01, 0.0, 0.01)]
+    assert distances[1] == min(distances)
+
+
+@relaxed
+@given(angle=angles)
+def test_turn_of_a_mirror_is_none(angle: float) -> None:
+    mirror = torch.diag(torch.tensor([1.0, -1.0], dtype=torch.float64))
+    assert turn_of(rotation(angle) @ mirror) is None
+    assert turn_of(mirror @ rotation(angle)) is None
+
+
+@relaxed
+@given(size=sizes, k=st.integers(-5, 5))
+def test_quarter_turns_move_pixels_as_rot90(size: tuple[int, int], k: int) -> None:
+    """Every pixel of the image is found, exactly, where the map says."""
+    width, height = size
+    labels = torch.arange(width * height).reshape(1, height, width)
+    turned = torch.rot90(labels, k, dims=(1, 2))
+    transform, new_size = rotation_about_centre(size, k * math.pi / 2)
+    assert new_size == (turned.shape[2], turned.shape[1])
+    moved = transform_points(transform, pixel_grid(size))
+    assert torch.equal(moved, moved.round())
+    x, y = moved.long().unbind(-1)
+    assert torch.equal(turned[0, y, x], labels[0])
+    rotated, same = rotate_image(labels, k * math.pi / 2)
+    assert torch.equal(rotated, turned)
+    assert torch.equal(same, transform)
+
+
+@relaxed
+@given(size=sizes, angle=angles)
+def test_rotation_about_centre(size: tuple[int, int], angle: float) -> None:
+    """The centre stays the centre, and the canvas holds the image without a pixel to spare on either side."""
+    transform, new_size = rotation_about_centre(size, angle)
+    torch.testing.assert_close(transform[:2, :2], rotation(angle))
+    centre = torch.tensor(size, dtype=torch.float64) / 2 - 0.5
+    new_centre = torch.tensor(new_size, dtype=torch.float64) / 2 - 0.5
+    torch.testing.assert_close(transform_points(transform, centre), new_centre, atol=1e-9, rtol=0)
+    corners = torch.tensor([[x, y] for x in (0, size[0]) for y in (0, size[1])], dtype=torch.float64) - 0.5
+    moved = transform_points(transform, corners)
+    assert moved.min() >= -0.5 - 1e-5
+    spare = torch.tensor(new_size, dtype=torch.float64) - (moved.max(0).values - moved.min(0).values)
+    assert (spare >= -1e-5).all()
+    assert (spare < 1 + 1e-5).all()
+
+
+@pytest.mark.parametrize("degrees", [0, 10, 45, 89.9, 90, 137, 180, 200.5, 270, -33, 359])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rotate_image_keeps_a_dot_where_the_map_says(degrees: float, dtype: torch.dtype) -> None:
+    dot = torch.tensor([31.3, 12.6], dtype=torch.float64)
+    image = gaussian((50, 35), dot).to(dtype)
+    turned, transform = rotate_image(image, math.radians(degrees))
+    assert turned.dtype == dtype
+    error = centroid(turned.double()) - transform_points(transform, dot)
+    assert error.abs().max() < 2e-3
+    assert turned.sum() == pytest.approx(float(image.sum()), rel=1e-3)
+
+
+def test_half_turn_finds_points_again() -> None:
+    image = torch.rand(3, 37, 52, generator=generator())
+    turned, transform = rotate_image(image, math.pi)
+    points = torch.rand(100, 2, generator=generator()) * torch.tensor([51.0, 36.0])
+    moved = transform_points(transform, points)
+    torch.testing.assert_close(moved, torch.tensor([51.0, 36.0]) - points, atol=1e-4, rtol=0)
+    samples = [
+        grid_sample(picture[None], to_normalised(xy, (52, 37))[None, None], align_corners=False)
+        for picture, xy in ((image, points), (turned, moved))
+    ]
+    torch.testing.assert_close(*samples, atol=1e-4, rtol=0)
+
+
+def test_rotate_image_fills_the_corners() -> None:
+    image = torch.ones(2, 30, 40)
+    turned, _ = rotate_image(image, math.radians(30), fill=0.25)
+    assert (turned[:, 0, 0] == 0.25).all()
+    assert (turned[:, -1, -1] == 0.25).all()
+    torch.testing.assert_close(turned[:, turned.shape[1] // 2, turned.shape[2] // 2], torch.ones(2))
+    assert turned.min() >= 0.25 - 1e-6
+    assert turned.max() <= 1 + 1e-6
+    assert (rotate_image(image, math.radians(30))[0][:, 0, 0] == 0).all()
+
+
+def test_warp_image() -> None:
+    image = torch.rand(3, 12, 17, generator=generator())
+    eye = torch.eye(3, dtype=torch.float64)
+    torch.testing.assert_close(warp_image(image, eye, (17, 12)), image, atol=1e-5, rtol=0)
+    shift = eye.clone()
+    shift[:2, 2] = torch.tensor([3, -2])
+    shifted = warp_image(image, shift, (17, 12), fill=0.5)
+    torch.testing.assert_close(shifted[:, :10, 3:], image[:, 2:, :14], atol=1e-5, rtol=0)
+    assert (shifted[:, :, :3] == 0.5).all()
+    assert (shifted[:, 10:] == 0.5).all()
+    assert warp_image(image, shift, (5, 7)).shape == (3, 7, 5)
+
+
+def test_warp_image_by_a_homography() -> None:
+    H = torch.tensor([[0.9, -0.2, 12], [0.15, 1.1, 4], [1e-3, -5e-4, 1]], dtype=torch.float64)
+    dot = torch.tensor([40.0, 30.0], dtype=torch.float64)
+    warped = warp_image(gaussian((80, 60), dot, sigma=1.5), H, (100, 90))
+    peak = int(warped.argmax())
+    expected = transform_points(H, dot)
+    assert (torch.tensor([peak % 100, peak // 100]) - expected).abs().max() <= 0.75
+
+
+def test_warp_image_is_finite_at_the_horizon() -> None:
+    H = torch.tensor([[1, 0, 0], [0, 1, 0], [0.2, 0, 1]], dtype=torch.float64)  # its horizon is canvas x = 5
+    assert torch.isfinite(warp_image(torch.ones(1, 20, 20), H, (20, 20))).all()
+
+
+# Directions -----------------------------------------------------------------------------------------------------------
+
+
+@relaxed
+@given(
+    degrees=st.sampled_from([-179.9, -135.0, -90.3, -1.0, 0.0, 0.4, 45.0, 90.0, 179.2, 179.99, 180.0]),
+    seed=st.integers(0, 10_000),
+    dtype=dtypes,
+)
+def test_circular_mode_with_outliers(degrees: float, seed: int, dtype: torch.dtype) -> None:
+    """40 % of the angles are anything; the rest are within a few degrees, also across the wrap at 180."""
+    rng = generator(seed)
+    right = math.radians(degrees) + math.radians(3) * torch.randn(300, generator=rng, dtype=torch.float64)
+    wrong = (2 * torch.rand(200, generator=rng, dtype=torch.float64) - 1) * math.pi
+    values = torch.cat([right, wrong])
+    values = torch.atan2(values.sin(), values.cos()).to(dtype)
+    found = circular_mode(values, torch.ones(500, dtype=dtype))
+    assert abs(wrap_degrees(math.degrees(found) - degrees)) < 3
+
+
+@relaxed
+@given(angle=st.floats(-20, 20))
+def test_circular_mode_of_one_angle(angle: float) -> None:
+    found = circular_mode(torch.tensor([angle], dtype=torch.float64), torch.ones(1))
+    assert abs(math.remainder(found - angle, 2 * math.pi)) < 1e-9
+
+
+def test_circular_mode_weighs() -> None:
+    values = torch.tensor([0.5] * 10 + [-2.0] * 3)
+    weights = torch.tensor([0.1] * 10 + [1.0] * 3)
+    assert wrap_degrees(math.degrees(circular_mode(values, weights))) == pytest.approx(math.degrees(-2.0), abs=1e-4)
+    assert circular_mode(values, torch.ones(13)) == pytest.approx(0.5, abs=1e-6)
+
+
+def test_circular_mode_is_no_mean() -> None:
+    values = torch.tensor([0.0] * 6 + [math.pi / 2] * 5)
+    assert abs(math.remainder(circular_mode(values, torch.ones(11)), 2 * math.pi)) < 1e-6
+
+
+@relaxed
+@given(degrees=st.floats(-1e4, 1e4))
+def test_wrap_degrees(degrees: float) -> None:
+    wrapped = wrap_degrees(degrees)
+    assert -180 < wrapped <= 180
+    assert abs(math.remainder(wrapped - degrees, 360)) < 1e-8
+    assert wrap_degrees(wrapped) == pytest.approx(wrapped, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "expected"),
+    [(0, 0), (180, 180), (-180, 180), (540, 180), (-540, 180), (181, -179), (-181, 179), (360, 0), (90, 90)],
+)
+def test_wrap_degrees_values(degrees: float, expected: float) -> None:
+    assert wrap_degrees(degrees) == expected
+
+
+def test_wrap_degrees_has_no_negative_zero() -> None:
+    assert math.copysign(1, wrap_degrees(0.0)) == 1
+
+
+# Homographies ---------------------------------------------------------------------------------------------------------
+
+
+H_TRUE = np.array([[0.9, -0.3, 140], [0.25, 1.05, -20], [1e-4, -5e-5, 1]])
+CORNERS = np.array([[0, 0], [639, 0], [0, 479], [639, 479]], np.float64)
+
+
+def apply(H: Array, points: Array) -> Array:
+    return transform_points(torch.from_numpy(H), torch.from_numpy(points)).numpy()
+
+
+def homography_data(seed: int, count: int = 400, noise: float = 0.5) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Points of a 640 x 480 image, their noisy images under ``H_TRUE``, half of them wrong, and which are right."""
+    rng = np.random.default_rng(seed)
+    points0 = rng.uniform(0, 1, (count, 2)) * [640, 480]
+    points1 = apply(H_TRUE, points0) + rng.normal(0, noise, (count, 2))
+    right = rng.permutation(count) < count // 2
+    points1[~right] = rng.uniform(0, 1, (count - count // 2, 2)) * [640, 480]
+    return points0, points1, right
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_homography_with_half_outliers(seed: int, dtype: Any) -> None:
+    points0, points1, right = homography_data(seed)
+    H, inliers = estimate_homography(points0.astype(dtype), points1.astype(dtype))
+    assert H is not None
+    assert H.dtype == np.float64
+    assert np.linalg.norm(apply(H, CORNERS) - apply(H_TRUE, CORNERS), axis=1).max() < 0.5
+    assert inliers.dtype == bool
+    assert inliers.shape == (400,)
+    assert inliers[right].mean() > 0.98
+    assert inliers[~right].mean() < 0.02
+
+
+def test_homography_is_repeatable() -> None:
+    points0, points1, _ = homography_data(7, noise=1.5)
+    first = estimate_homography(points0, points1, seed=3)
+    estimate_homography(points1, points0, seed=5)
+    second = estimate_homography(points0, points1, seed=3)
+    assert first.H is not None
+    assert second.H is not None
+    assert np.array_equal(first.H, second.H)
+    assert np.array_equal(first.inliers, second.inliers)
+
+
+def test_homography_of_four_points() -> None:
+    H, inliers = estimate_homography(CORNERS, apply(H_TRUE, CORNERS))
+    assert H is not None
+    assert inliers.all()
+    np.testing.assert_allclose(apply(H, CORNERS), apply(H_TRUE, CORNERS), atol=0.01)
+
+
+def test_homography_threshold() -> None:
+    points0, points1, right = homography_data(1, noise=1.0)
+    tight = estimate_homography(points0, points1, threshold=0.5)
+    wide = estimate_homography(points0, points1, threshold=5.0)
+    assert tight.inliers.sum() < 0.8 * wide.inliers.sum()
+    assert wide.inliers[right].all()
+    for threshold in (0, -1, math.nan):
+        with pytest.raises(ValueError, match="threshold must be positive, got"):
+            estimate_homography(points0, points1, threshold=threshold)
+
+
+LINE = np.stack([np.arange(20.0), 2 * np.arange(20.0) + 1], axis=1)
+
+
+@pytest.mark.parametrize(
+    ("points0", "points1"),
+    [
+        (np.zeros((0, 2)), np.zeros((0, 2))),
+        (CORNERS[:1], CORNERS[:1]),
+        (CORNERS[:3], CORNERS[:3]),
+        (np.full((20, 2), 5.0), np.full((20, 2), 7.0)),
+        (LINE, LINE * 3),
+        (homography_data(0)[0][:20], np.full((20, 2), 7.0)),
+        (np.repeat(CORNERS[:3], 5, axis=0), np.repeat(CORNERS[:3], 5, axis=0)),
+    ],
+    ids=["none", "one", "three", "equal", "collinear", "to one point", "three places"],
+)
+def test_points_that_determine_no_homography(points0: Array, points1: Array) -> None:
+    H, inliers = estimate_homography(points0, points1)
+    assert H is None
+    assert inliers.shape == (len(points0),)
+    assert inliers.dtype == bool
+    assert not inliers.any()
+
+
+def test_homography_needs_pairs() -> None:
+    points0, points1, _ = homography_data(0)
+    with pytest.raises(ValueError, match="points"):
+        estimate_homography(points0[:10], points1[:11])
+
+
+# Poses ----------------------------------------------------------------------------------------------------------------
+
+
+K0 = np.array([[500, 0, 320], [0, 510, 240], [0, 0, 1]], np.float64)
+K1 = np.array([[700, 0, 300], [0, 690, 260], [0, 0, 1]], np.float64)
+
+
+def pose_data(seed: int) -> tuple[Array, Array, Array, Array, NDArray[np.bool_]]:
+    """Points of two views, a third of them wrong; R, t; and which are right."""
+    rng = np.random.default_rng(seed)
+    axis = rng.normal(size=3)
+    x, y, z = 0.5 * axis / np.linalg.norm(axis)
+    R = torch.linalg.matrix_exp(torch.tensor([[0, -z, y], [z, 0, -x], [-y, x, 0]], dtype=torch.float64)).numpy()
+    t = rng.normal(size=3)
+    t /= np.linalg.norm(t)
+    X0 = np.column_stack([rng.uniform(-2, 2, (300, 2)), rng.uniform(5, 9, 300)])
+    X1 = X0 @ R.T + t
+    points0, points1 = ((X @ K.T)[:, :2] / X[:, 2:] + rng.normal(0, 0.5, (300, 2)) for X, K in ((X0, K0), (X1, K1)))
+    right = rng.permutation(300) < 200
+    points1[~right] = rng.uniform(0, 600, (100, 2))
+    return points0, points1, R, t, right
+
+
+def degrees_between(a: Array, b: Array) -> float:
+    return math.degrees(math.acos(min(1.0, float((a * b).sum()) / float(np.linalg.norm(a) * np.linalg.norm(b)))))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pose_with_outliers(seed: int, dtype: Any) -> None:
+    points0, points1, R, t, right = pose_data(seed)
+    pose = estimate_pose(points0.astype(dtype), points1.astype(dtype), K0, K1)
+    assert pose.R is not None
+    assert pose.t is not None
+    turn = (np.trace(pose.R.T @ R) - 1) / 2
+    assert math.degrees(math.acos(min(1.0, float(turn)))) < 1
+    assert degrees_between(pose.t, t) < 2
+    assert np.linalg.norm(pose.t) == pytest.approx(1)
+    np.testing.assert_allclose(pose.R @ pose.R.T, np.eye(3), atol=1e-9)
+    assert pose.inliers.shape == (300,)
+    assert pose.inliers.dtype == bool
+    assert pose.inliers[right].mean() > 0.8
+    assert pose.inliers[~right].mean() < 0.1
+
+
+def test_pose_is_repeatable() -> None:
+    points0, points1, *_ = pose_data(0)
+    first = estimate_pose(points0, points1, K0, K1, seed=4)
+    estimate_pose(points0, points1, K0, K1, seed=8)
+    second = estimate_pose(points0, points1, K0, K1, seed=4)
+    assert first.R is not None
+    assert second.R is not None
+    assert np.array_equal(first.R, second.R)
+    assert np.array_equal(first.inliers, second.inliers)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_fewer_than_five_points_give_no_pose(count: int) -> None:
+    points0, points1, *_ = pose_data(0)
+    R, t, inliers = estimate_pose(points0[:count], points1[:count], K0, K1)
+    assert R is None
+    assert t is None
+    assert inliers.shape == (count,)
+    assert not inliers.any()
+
+
+def test_nan_coordinates_are_refused() -> None:
+    points = np.full((20, 2), np.nan)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        estimate_pose(points, points, np.eye(3), np.eye(3))
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        estimate_homography(points, points)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda K: K[:2], "K1 must be a finite 3 x 3 intrinsic matrix"),
+        (lambda K: K.ravel(), "K1 must be a finite 3 x 3"),
+        (lambda K: K * np.nan, "K1 must be a finite 3 x 3"),
+        (lambda K: K * [[-1], [1], [1]], "positive focal lengths"),
+        (lambda K: K * [[1], [0], [1]], "positive focal lengths"),
+        (lambda K: K + np.diag([5.0, 0], k=1), r"K1 has skew 5\.0"),
+    ],
+)
+def test_wrong_intrinsics(change: Any, message: str) -> None:
+    points0, points1, *_ = pose_data(0)
+    for count in (0, 300):
+        with pytest.raises(ValueError, match=message):
+            estimate_pose(points0[:count], points1[:count], K0, change(K1))
+        with pytest.raises(ValueError, match=message.replace("K1", "K0")):
+            estimate_pose(points0[:count], points1[:count], change(K0), K1)
+
+
+def test_pose_threshold() -> None:
+    points0, points1, *_ = pose_data(0)
+    with pytest.raises(ValueError, match="threshold must be positive, got 0"):
+        estimate_pose(points0, points1, K0, K1, threshold=0)
+    tight, wide = (estimate_pose(points0, points1, K0, K1, threshold=x).inliers.sum() for x in (0.3, 3.0))
+    assert tight < 0.8 * wide
+
+
+def test_pose_needs_pairs() -> None:
+    points0, points1, *_ = pose_data(0)
+    with pytest.raises(ValueError, match="points"):
+        estimate_pose(points0[:10], points1[:11], K0, K1)

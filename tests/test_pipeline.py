@@ -1,0 +1,302 @@
+"""From images to matches."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+
+import steerers
+from steerers.features import Features, Keypoints
+from steerers.geometry import rotate_image, transform_points
+from steerers.images import load_image, to_uint8
+from steerers.matching import STRATEGIES
+from steerers.models.zoo import Model
+from steerers.pipeline import parse_device
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+ASTRONAUT = EXAMPLES / "astronaut.jpg"
+HOUSE = EXAMPLES / "maupertuis_0.jpg", EXAMPLES / "maupertuis_1.jpg"
+
+
+def turned(path: Path, quarter_turns: int) -> np.ndarray:
+    return np.ascontiguousarray(np.rot90(np.asarray(PIL.Image.open(path)), quarter_turns))
+
+
+def corner_error(H: np.ndarray, truth: np.ndarray, size: tuple[int, int]) -> float:
+    corners = torch.tensor([[0, 0], [size[0], 0], [0, size[1]], size], dtype=torch.float64)
+    moved, expected = (transform_points(torch.from_numpy(matrix), corners) for matrix in (H, truth))
+    return float((moved - expected).norm(dim=1).max())
+
+
+@pytest.mark.parametrize("strategy", ["max-matches", "max-similarity", "subset", "tta"])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_quarter_turns_are_found_exactly(strategy: str, k: int) -> None:
+    matcher = steerers.load("upright-sift", strategy=strategy, num_keypoints=500)
+    m = matcher(ASTRONAUT, turned(ASTRONAUT, k))
+    assert m.angle == pytest.approx({1: 90, 2: 180, 3: -90}[k])
+    H, inliers = m.homography()
+    assert inliers.sum() > 200
+    _, transform = rotate_image(torch.zeros(1, 512, 512), k * math.pi / 2)
+    assert H is not None
+    assert corner_error(H, transform.numpy(), (512, 512)) < 0.1  # half a pixel would show here
+
+
+def test_two_views_of_a_house_one_turned() -> None:
+    matcher = steerers.load()
+    m = matcher(HOUSE[0], turned(HOUSE[1], 1))
+    assert m.angle == 90.0
+    K = np.loadtxt(EXAMPLES / "maupertuis_K.txt")
+    truth = np.loadtxt(EXAMPLES / "maupertuis_pose.txt")
+    # undo the turn in the keypoints: the camera and its pose stay as they are
+    _, transform = rotate_image(torch.zeros(1, 768, 1024), math.pi / 2)
+    back = transform_points(torch.linalg.inv(transform), torch.from_numpy(m.keypoints1)).numpy()
+    R, t, inliers = steerers.Matches(m.keypoints0, back, m.scores, m.indices).pose(K, K)
+    assert R is not None
+    assert t is not None
+    assert inliers.sum() > 100
+    angle = math.degrees(math.acos(min(1.0, (np.trace(R.T @ truth[:, :3]) - 1) / 2)))
+    direction = math.degrees(math.acos(min(1.0, float(t @ truth[:, 3]))))
+    assert angle < 1.0
+    assert direction < 5.0
+
+
+def test_planar_pair_by_sift() -> None:
+    m = steerers.load("sift")(EXAMPLES / "board_0.jpg", EXAMPLES / "board_1.jpg")
+    H, inliers = m.homography()
+    assert H is not None
+    assert inliers.sum() > 50
+    assert corner_error(H, np.loadtxt(EXAMPLES / "board_H.txt"), (1024, 768)) < 3.0
+    assert m.angle is None
+    assert m.angles is None
+
+
+def test_match_reuses_extracted_features() -> None:
+    matcher = steerers.load(num_keypoints=300)
+    f0, f1 = matcher.extract(ASTRONAUT), matcher.extract(turned(ASTRONAUT, 1))
+    m, direct = matcher.match(f0, f1), matcher(ASTRONAUT, turned(ASTRONAUT, 1))
+    np.testing.assert_array_equal(m.indices, direct.indices)
+    np.testing.assert_array_equal(m.keypoints0, f0.keypoints[m.indices[:, 0]].numpy())
+    np.testing.assert_array_equal(m.keypoints1, f1.keypoints[m.indices[:, 1]].numpy())
+    assert m.scores.dtype == m.keypoints0.dtype == np.float32
+    assert (np.diff(m.scores) <= 0).all()
+    assert m.strategy == "max-matches"
+
+
+def test_every_match_has_its_angle_with_max_similarity() -> None:
+    m = steerers.load(strategy="max-similarity", num_keypoints=300)(ASTRONAUT, turned(ASTRONAUT, 3))
+    assert m.angles is not None
+    assert m.angles.shape == (len(m),)
+    assert np.mean(m.angles == -90.0) > 0.9
+
+
+def test_features_of_another_model_are_refused() -> None:
+    features = steerers.load("sift", num_keypoints=50).extract(ASTRONAUT)
+    with pytest.raises(ValueError, match="features of model 'sift' cannot be matched by 'upright-sift'"):
+        steerers.load().match(features, features)
+
+
+def test_sources_agree(tmp_path: Path) -> None:
+    pixels = np.asarray(PIL.Image.open(ASTRONAUT))
+    path = tmp_path / "a.png"
+    PIL.Image.fromarray(pixels).save(path)
+    matcher = steerers.load(num_keypoints=100)
+    tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+    expected = matcher.extract(path)
+    for source in (str(path), PIL.Image.open(path), pixels, tensor, tensor.float() / 255, matcher.load_image(path)):
+        assert torch.equal(matcher.extract(source).keypoints, expected.keypoints)
+
+
+def test_keypoints_are_stored_pixels_after_resizing() -> None:
+    large = PIL.Image.open(ASTRONAUT).resize((2048, 2048), PIL.Image.Resampling.BICUBIC)
+    m = steerers.load(max_size=512, num_keypoints=500)(ASTRONAUT, large)
+    H, inliers = m.homography()
+    expected = np.array([[4, 0, 1.5], [0, 4, 1.5], [0, 0, 1]])  # edges go to edges: x' + 0.5 = 4 (x + 0.5)
+    assert H is not None
+    assert inliers.mean() > 0.95
+    assert corner_error(H, expected, (512, 512)) < 1.0
+    assert m.features1 is not None
+    assert m.features1.image_size == (2048, 2048)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_is_applied_on_request_and_keypoints_stay_stored(tmp_path: Path, orientation: int) -> None:
+    """Both files show the same upright picture; stored pixels, matched, are related by the stored turn."""
+    upright = PIL.Image.open(ASTRONAUT).crop((0, 0, 400, 300))
+    undo = {
+        1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4
+    }[orientation]  # PIL.Image.Transpose that makes the stored picture  # fmt: skip
+    stored = upright if undo is None else upright.transpose(PIL.Image.Transpose(undo))
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    first, second = tmp_path / "upright.png", tmp_path / "stored.png"
+    upright.save(first)
+    stored.save(second, exif=exif)
+    m = steerers.load(strategy="max-similarity", num_keypoints=300, exif="apply")(first, second)
+    assert m.features1 is not None
+    assert m.features1.image_size == stored.size
+    to_stored = load_image(second, exif="apply").to_stored
+    expected = transform_points(to_stored, torch.from_numpy(m.keypoints0)).numpy()
+    assert len(m) > 100
+    assert np.mean(np.abs(m.keypoints1 - expected).max(axis=1) < 0.1) > 0.95
+    # mirrored: no turn relates the stored pictures
+    assert m.angle == {1: 0.0, 3: 180.0, 6: 90.0, 8: -90.0}.get(orientation)
+
+
+def test_exif_is_ignored_by_default(tmp_path: Path) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    path = tmp_path / "a.png"
+    PIL.Image.open(ASTRONAUT).save(path, exif=exif)
+    m = steerers.load(num_keypoints=300)(ASTRONAUT, path)
+    assert m.angle == 0.0
+
+
+def test_masks_act_before_selection() -> None:
+    mask = np.zeros((512, 512), dtype=np.uint8)
+    mask[:, :256] = 255
+    matcher = steerers.load(num_keypoints=100)
+    features = matcher.extract(ASTRONAUT, mask=mask)
+    assert len(features) == 100
+    assert float(features.keypoints[:, 0].max()) < 256
+    m = matcher(ASTRONAUT, ASTRONAUT, mask0=mask, mask1=np.roll(mask, 256, axis=1))
+    assert (m.keypoints0[:, 0] < 256).all()
+    assert (m.keypoints1[:, 0] > 255).all()
+    with pytest.raises(ValueError, match="loaded already"):
+        matcher(load_image(ASTRONAUT), ASTRONAUT, mask0=mask)
+
+
+def test_tta_with_a_mask_and_an_oblique_turn_stays_inside_the_image() -> None:
+    mask = np.zeros((512, 512), dtype=bool)
+    mask[100:400, 100:400] = True
+    oblique = to_uint8(rotate_image(load_image(ASTRONAUT).tensor, math.radians(45))[0].clamp(0, 1))
+    m = steerers.load("upright-sift", strategy="tta", order=8, num_keypoints=400)(ASTRONAUT, oblique, mask0=mask)
+    assert m.angle == pytest.approx(45)
+    assert len(m) > 30
+    assert (m.keypoints0 >= 99.5).all()
+    assert (m.keypoints0 <= 399.5).all()
+    _, inliers = m.homography()
+    assert inliers.mean() > 0.8
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 40), (64, 64)])
+@pytest.mark.parametrize("model", ["upright-sift", "sift", "orb"])
+def test_images_without_content_give_no_matches(model: str, size: tuple[int, int]) -> None:
+    blank = np.full((*size, 3), 127, dtype=np.uint8)
+    m = steerers.load(model)(blank, ASTRONAUT)
+    assert len(m) == 0
+    assert m.keypoints0.shape == m.keypoints1.shape == m.indices.shape == (0, 2)
+    assert m.angle is None
+    H, inliers = m.homography()
+    assert H is None
+    assert inliers.shape == (0,)
+    R, t, _ = m.pose(np.eye(3), np.eye(3))
+    assert R is None
+    assert t is None
+    assert m.fundamental().F is None
+
+
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if "procrustes" not in name])
+def test_blank_images_with_every_strategy(strategy: str) -> None:
+    blank = np.zeros((50, 60, 3), dtype=np.uint8)
+    assert len(steerers.load(strategy=strategy)(blank, blank)) == 0
+
+
+@pytest.mark.parametrize("strategy", ["procrustes", "prototype-procrustes"])
+def test_strategies_that_do_not_fit_the_model_are_refused(strategy: str) -> None:
+    with pytest.raises(ValueError, match="needs every frequency to be 1"):
+        steerers.load(strategy=strategy)
+    with pytest.raises(ValueError, match="needs a steerer, and this model has none"):
+        steerers.load("sift", strategy=strategy)
+
+
+def test_tta_of_features_is_refused() -> None:
+    matcher = steerers.load(strategy="tta", num_keypoints=20)
+    features = matcher.extract(ASTRONAUT)
+    with pytest.raises(ValueError, match="give the images to the matcher"):
+        matcher.match(features, features)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "no-such"}, "unknown model 'no-such'; use one of upright-sift"),
+        ({"strategy": "no-such"}, "unknown strategy 'no-such'; use one of dual-softmax"),
+        ({"device": "no-such"}, "unknown device 'no-such'"),
+        ({"device": "cuda:99"}, "not available"),
+        ({"device": "xla"}, "unknown device 'xla'"),
+        ({"order": 8}, "order 8 needs turns that a C4 steerer does not have"),
+        ({"num_keypoints": 0}, "num_keypoints must be at least 1, got 0"),
+        ({"threshold": 1.5}, r"threshold must be in \[0, 1\), got 1.5"),
+        ({"inverse_temperature": -1.0}, "inverse_temperature must be positive"),
+        ({"nonsense": 1}, "has no option 'nonsense'"),
+    ],
+)
+def test_wrong_options_say_what_would_do(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        steerers.load(**options)  # type: ignore[arg-type]
+
+
+def test_nan_descriptions_are_an_error() -> None:
+    class Broken(torch.nn.Module):
+        dim = 4
+
+        def extract(self, image: torch.Tensor, **_: object) -> tuple[Keypoints, torch.Tensor]:
+            return Keypoints(torch.zeros(3, 2), torch.ones(3)), torch.full((3, 4), math.nan)
+
+    model = Model("broken", Broken())  # type: ignore[arg-type]
+    pipeline = steerers.Pipeline(model, steerers.load("sift").strategy)
+    with pytest.raises(ValueError, match=r"3 of 3 descriptions of model 'broken' are not finite .* float32"):
+        pipeline(ASTRONAUT, ASTRONAUT)
+
+
+def test_a_steerer_of_another_length_is_refused() -> None:
+    extractor = steerers.load().model.extractor
+    with pytest.raises(ValueError, match="descriptions of length 128, but its steerer acts on length 64"):
+        Model("mine", extractor, steerers.Steerer.perm(64))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"keypoints": torch.zeros(3, 3)}, r"keypoints must have shape \(N, 2\)"),
+        ({"descriptions": torch.zeros(2, 8)}, r"descriptions must have shape \(3, D\)"),
+        ({"scores": torch.zeros(4)}, r"scores must have shape \(3,\)"),
+    ],
+)
+def test_features_check_their_shapes(fields: dict[str, torch.Tensor], message: str) -> None:
+    good = {"keypoints": torch.zeros(3, 2), "descriptions": torch.zeros(3, 8), "scores": torch.zeros(3)}
+    with pytest.raises(ValueError, match=message):
+        Features(**{**good, **fields}, image_size=(4, 4))
+
+
+@pytest.mark.parametrize("field", ["scores", "scales", "orientations"])
+def test_keypoints_check_their_shapes(field: str) -> None:
+    values = {"scores": torch.zeros(3), field: torch.zeros(2)}
+    with pytest.raises(ValueError, match=rf"keypoints.{field} must have shape \(3,\), got \(2,\)"):
+        Keypoints(torch.zeros(3, 2), **values)
+    with pytest.raises(ValueError, match=r"keypoints.xy must have shape \(N, 2\)"):
+        Keypoints(torch.zeros(3), torch.zeros(3))
+
+
+def test_parse_device_accepts_what_is_there() -> None:
+    assert parse_device("cpu") == torch.device("cpu") == parse_device(torch.device("cpu"))
+
+
+def test_import_is_light() -> None:
+    """``import steerers`` imports neither torch nor OpenCV; the matcher imports OpenCV only when it works."""
+    code = (
+        "import sys, steerers; assert 'torch' not in sys.modules; steerers.load(); "
+        "print('cv2' in sys.modules, 'poselib' in sys.modules, 'matplotlib' in sys.modules, 'torchvision' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["False"] * 4
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        steerers.nonsense  # noqa: B018
+    assert "load" in dir(steerers)
