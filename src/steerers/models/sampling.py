@@ -1,0 +1,170 @@
+"""From a map of logits to keypoints, and from a map of descriptions to the descriptions of keypoints.
+
+Both are written for one convention, that of :mod:`steerers.geometry`: the value ``map[y, x]`` is that of the pixel
+whose centre is (x, y). The defaults are DeDoDe's own; suppression and sub-pixel refinement are those of DaD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from steerers.features import Keypoints
+from steerers.geometry import to_normalised
+
+_DENSITY_TAPS = 51  # of the Gaussian that measures how crowded a pixel's surroundings are
+_SUBPIXEL_TEMPERATURE = 0.5
+
+
+@dataclass(frozen=True)
+class KeypointSampling:
+    """How keypoints are chosen from a map of logits; the defaults are those of the original DeDoDe.
+
+    Attributes:
+        coverage: divide each probability by the square root of the local density, so that keypoints spread over the
+            image and do not crowd where the detector is surest.
+        nms_size: side of the window in which only the best pixel remains; odd, 1 is off.
+        subpixel: move each keypoint to the mean of its window of ``nms_size``, weighted by the softmax of the logits.
+        border: width in pixels of the frame in which no keypoint may lie.
+    """
+
+    coverage: bool = True
+    nms_size: int = 1
+    subpixel: bool = False
+    border: int = 0
+
+    def __post_init__(self) -> None:
+        if self.nms_size < 1 or self.nms_size % 2 == 0:
+            raise ValueError(f"nms_size must be odd and positive (1 is off), got {self.nms_size}")
+        if self.border < 0:
+            raise ValueError(f"border must not be negative, got {self.border}")
+        if self.subpixel and self.nms_size == 1:
+            raise ValueError("subpixel refines within the window of nms_size and needs nms_size of at least 3, got 1")
+
+
+DEFAULT_SAMPLING = KeypointSampling()
+
+
+@torch.no_grad()
+def sample_keypoints(
+    logits: Tensor,
+    num_keypoints: int,
+    mask: Tensor | None = None,
+    sampling: KeypointSampling = DEFAULT_SAMPLING,
+) -> Keypoints:
+    """The best keypoints of a map of logits, best first; a choice, so no gradient goes through it.
+
+    Scores, density and suppression are those of the whole map: a mask or border takes keypoints away before the best
+    are chosen and changes neither the scores nor the order of those that remain.
+
+    Args:
+        logits: (H, W) unnormalised log-probabilities of a keypoint at each pixel; ``-inf`` is allowed.
+        num_keypoints: how many at most; fewer are returned where fewer pixels are allowed.
+        mask: (H, W) bool, True where keypoints are allowed.
+        sampling: the options.
+
+    Returns:
+        Keypoints at pixels of the map, with the probability, re-weighted if ``sampling.coverage``, as score.
+    """
+    _check(logits, num_keypoints, mask)
+    with torch.autocast(logits.device.type, enabled=False):  # scores differ by less than half precision can tell
+        logits = logits.float()
+        scores = keypoint_scores(logits, coverage=sampling.coverage)
+        allowed = _allowed(scores, mask, sampling)
+        available = logits.numel()
+        if allowed is not None:
+            scores, available = scores.masked_fill(~allowed, -torch.inf), int(allowed.sum())
+        best = scores.flatten().topk(min(num_keypoints, available))
+        pixels = _pixel_grid(logits)[best.indices]  # (N, 2)
+        xy = _refine(logits, pixels, sampling.nms_size) if sampling.subpixel else pixels.float()
+    return Keypoints(xy, best.values)
+
+
+def keypoint_scores(logits: Tensor, *, coverage: bool = True) -> Tensor:
+    """(H, W) scores by which keypoints are chosen: the softmax of (H, W) logits over all pixels, re-weighted if asked.
+
+    The constants are the original's. They are not free: the one added to the probabilities decides how much an
+    empty neighbourhood is worth.
+    """
+    probabilities = logits.flatten().softmax(dim=0).view_as(logits)
+    if not coverage:
+        return probabilities
+    taps = torch.linspace(-2, 2, _DENSITY_TAPS, device=logits.device, dtype=logits.dtype).square().neg().exp()
+    density = ((probabilities + 1e-6) * 1e4)[None, None]  # (1, 1, H, W)
+    density = F.conv2d(density, taps.view(1, 1, 1, -1), padding=(0, _DENSITY_TAPS // 2))
+    density = F.conv2d(density, taps.view(1, 1, -1, 1), padding=(_DENSITY_TAPS // 2, 0))
+    return probabilities * (density[0, 0] + 1e-8).rsqrt()
+
+
+def sample_descriptions(maps: Tensor, xy: Tensor, size: tuple[int, int] | None = None) -> Tensor:
+    """Descriptions at keypoints, bilinearly from maps of descriptions; gradients go through to the maps.
+
+    Args:
+        maps: (B, D, H, W) descriptions of every pixel.
+        xy: (B, N, 2) pixels. Beyond the centres of the outermost pixels the nearest description is taken.
+        size: (width, height) of the image that ``xy`` are pixels of, where the maps are of another size than it.
+
+    Returns:
+        (B, N, D) descriptions.
+    """
+    if maps.ndim != 4 or xy.ndim != 3 or xy.shape[-1] != 2 or maps.shape[0] != xy.shape[0]:
+        raise ValueError(f"maps (B, D, H, W) and xy (B, N, 2) do not fit: {tuple(maps.shape)} and {tuple(xy.shape)}")
+    size = (maps.shape[-1], maps.shape[-2]) if size is None else size
+    grid = to_normalised(xy.to(maps.dtype), size)[:, None]  # (B, 1, N, 2)
+    sampled = F.grid_sample(maps, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return sampled[:, :, 0].mT  # (B, N, D)
+
+
+def _check(logits: Tensor, num_keypoints: int, mask: Tensor | None) -> None:
+    if logits.ndim != 2 or logits.numel() == 0:
+        raise ValueError(f"logits must have shape (H, W), got {tuple(logits.shape)}")
+    if num_keypoints < 1:
+        raise ValueError(f"num_keypoints must be positive, got {num_keypoints}")
+    if not torch.isfinite(logits.max()):  # a NaN anywhere is the maximum
+        raise ValueError(
+            "logits hold NaN or inf, or are -inf everywhere; if the network runs in half precision, use float32"
+        )
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            raise TypeError(f"mask must be a bool tensor, True where keypoints are allowed, got {mask.dtype}")
+        if mask.shape != logits.shape:
+            raise ValueError(f"mask must have the image's shape {tuple(logits.shape)}, got {tuple(mask.shape)}")
+
+
+def _allowed(scores: Tensor, mask: Tensor | None, sampling: KeypointSampling) -> Tensor | None:
+    """(H, W) bool, True at the pixels that may be keypoints; ``None`` if all may."""
+    if mask is None and sampling.nms_size == 1 and sampling.border == 0:
+        return None
+    allowed = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.to(scores.device)
+    if sampling.nms_size > 1:
+        best = F.max_pool2d(scores[None], sampling.nms_size, stride=1, padding=sampling.nms_size // 2)[0]
+        allowed = allowed & (scores == best)
+    if sampling.border > 0:
+        height, width = scores.shape
+        frame = torch.zeros_like(allowed)
+        frame[sampling.border : height - sampling.border, sampling.border : width - sampling.border] = True
+        allowed = allowed & frame
+    return allowed
+
+
+def _pixel_grid(image: Tensor) -> Tensor:
+    """(H * W, 2) integer (x, y) of the pixels of an (H, W) map, row by row.
+
+    Looking pixels up here, where dividing an index by the width would do, keeps the sampling exportable for any size.
+    """
+    ys, xs = (torch.arange(n, device=image.device) for n in image.shape)
+    return torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1).flatten(0, 1)
+
+
+def _refine(logits: Tensor, pixels: Tensor, size: int) -> Tensor:
+    """(N, 2) sub-pixel positions: the mean of each (x, y) pixel's window, weighted by the softmax of its logits."""
+    radius = size // 2
+    padded = F.pad(logits, (radius,) * 4, value=-torch.inf)  # what lies outside the image weighs nothing
+    steps = torch.arange(-radius, radius + 1, device=logits.device)
+    offsets = torch.cartesian_prod(steps, steps)  # (S, 2)
+    x, y = (pixels[:, None] + offsets + radius).unbind(dim=-1)  # (N, S) each
+    weights = (padded[y, x] / _SUBPIXEL_TEMPERATURE).softmax(dim=1)
+    return pixels + weights @ offsets.to(weights.dtype)
