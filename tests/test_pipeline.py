@@ -293,7 +293,7 @@ def test_import_is_light() -> None:
     """``import steerers`` imports neither torch nor OpenCV; the matcher imports OpenCV only when it works."""
     code = (
         "import sys, steerers; assert 'torch' not in sys.modules; steerers.load(); "
-        "print('cv2' in sys.modules, 'poselib' in sys.modules, 'matplotlib' in sys.modules, 'torchvision' in sys.modules)"
+        "print(*(name in sys.modules for name in ('cv2', 'poselib', 'matplotlib', 'torchvision')))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["False"] * 4

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from steerers.representations import Group, Representation
     from steerers.steerer import Steerer
     from steerers.testing import assert_equivariant
+    from steerers.training.setting_a import fit
 
 _HOME = {
     "Features": "features",
@@ -28,6 +29,7 @@ _HOME = {
     "Representation": "representations",
     "Steerer": "steerer",
     "assert_equivariant": "testing",
+    "fit": "training.setting_a",
     "load": "pipeline",
 }
 
@@ -41,6 +43,7 @@ __all__ = [
     "Steerer",
     "__version__",
     "assert_equivariant",
+    "fit",
     "load",
 ]
 

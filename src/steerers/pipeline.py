@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,8 +14,10 @@ from steerers.features import Features, Keypoints, Matches
 from steerers.geometry import rotate_image, transform_points, turn_of, wrap_degrees
 from steerers.images import Exif, Image, ImageSource, load_image
 from steerers.matching.assignment import Assignment
-from steerers.matching.strategies import Order, Strategy, Tta, make_strategy
+from steerers.matching.strategies import STRATEGIES, Order, Strategy, Tta, make_strategy, unknown_strategy
 from steerers.models import zoo
+from steerers.models.sampling import KeypointSampling
+from steerers.models.weights import StrPath
 from steerers.models.zoo import DEFAULT_MODEL, Model
 
 NUM_KEYPOINTS = 2048
@@ -136,18 +139,28 @@ class Pipeline:
 def load(
     name: str = DEFAULT_MODEL,
     *,
+    detector: str | None = None,
+    steerer: StrPath | None = None,
+    weights: StrPath | Sequence[StrPath] = (),
     strategy: str | None = None,
     order: Order = "default",
     num_keypoints: int = NUM_KEYPOINTS,
     max_size: int | None = MAX_SIZE,
     exif: Exif = "ignore",
     device: str | torch.device = "cpu",
+    precision: str = "float32",
+    sampling: KeypointSampling | None = None,
     **options: object,
 ) -> Pipeline:
     """A matcher by the name of its model.
 
     Args:
         name: see ``steerers models``; the default is embedded and works offline.
+        detector: whose keypoints are described, if not the model's own: a detector of ``steerers models``
+            (``"dedode-l-v2"``), or another model (``"superpoint"``).
+        steerer: a file that ``steerers fit`` wrote for this model, instead of the model's own.
+        weights: files of weights that lie elsewhere than in the cache, told apart by their names; where the model needs
+            one file, any name will do. What is in neither place is downloaded.
         strategy: how to match, see :data:`steerers.matching.STRATEGIES`; by default what suits the model.
         order: how many turns a strategy tries; by default what the steerer has (8 for SO(2)).
         num_keypoints: most keypoints an image.
@@ -155,11 +168,16 @@ def load(
         exif: ``"apply"`` turns photographs upright by their EXIF orientation before matching; keypoints stay those of
             the stored pixels.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
+        precision: ``"float32"``, or ``"bfloat16"`` or ``"float16"`` for DeDoDe's networks.
+        sampling: how DeDoDe's detectors choose keypoints: coverage, non-maximum suppression, sub-pixel, border.
         options: of the strategy: ``inverse_temperature``, ``threshold``, ``tile``, ``subset_size``, ``seed``,
             ``prototype``.
     """
     checked = parse_device(device)
-    model = zoo.find(name).build()
+    if strategy is not None and strategy not in STRATEGIES:  # before any download
+        raise ValueError(unknown_strategy(strategy))
+    model = zoo.build(name, detector=detector, steerer=steerer, weights=weights)
+    zoo.configure(model, precision, sampling)
     chosen = strategy or model.strategy
     if strategy is None and order == "default":
         order = model.order

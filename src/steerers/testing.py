@@ -51,6 +51,8 @@ def assert_equivariant(
     Raises:
         AssertionError: naming the worst angle and its mean cosine.
     """
+    if angles is not None and len(angles) == 0:
+        raise ValueError("assert_equivariant needs at least one angle: with none there is nothing to check")
     if len(keypoints) == 0:
         raise ValueError("assert_equivariant needs at least one keypoint: with none there is nothing to check")
     if angles is None:
@@ -58,7 +60,7 @@ def assert_equivariant(
         angles = [float(turn) for turn in turns]
     with torch.no_grad():
         means = [float(equivariance(describe, steerer, image, keypoints, angle).mean()) for angle in angles]
-    worst = min(range(len(means)), key=lambda k: means[k])
+    worst = min(range(len(means)), key=lambda k: -math.inf if math.isnan(means[k]) else means[k])
     if not means[worst] >= min_cosine:
         raise AssertionError(
             f"the steerer does not steer this descriptor: at a turn of {math.degrees(angles[worst]):g} degrees the "

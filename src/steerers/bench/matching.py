@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -84,4 +83,4 @@ def _bench(name: str, n: int, dim: int, order: int, device: torch.device, repeat
     plain = measure(lambda: textbook.match(name, unit0, unit1, steerer, angles), device, repeats)
     expected = {(i, j) for i, j in textbook.match(name, unit0, unit1, steerer, angles).tolist()}
     union = len(found | expected)
-    return Row(name, label, cost, plain, len(found), len(found & expected) / union if union else math.nan)
+    return Row(name, label, cost, plain, len(found), len(found & expected) / union if union else 1.0)

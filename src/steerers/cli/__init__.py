@@ -22,17 +22,17 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(BAD_INPUT, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 
 def make_parser() -> Parser:
     """The whole command line; subcommands import what they need when they run."""
-    from steerers.cli import bench, match, models
+    from steerers.cli import bench, eval, fit, match, models
 
     parser = Parser(prog="steerers", description="Match images whatever their in-plane rotation.")
     parser.add_argument("--version", action="version", version=f"steerers {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for module in (match, models, bench):
+    for module in (match, models, fit, eval, bench):
         module.add_to(commands)
     return parser
 
@@ -41,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code."""
     arguments = make_parser().parse_args(argv)
     try:
-        return int(arguments.run(arguments) or 0)
+        code = int(arguments.run(arguments) or 0)
+        sys.stdout.flush()  # a reader that has gone away shows now, not at exit
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, as in `steerers models | head -1`
@@ -54,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def one_line(error: BaseException) -> str:
     """The message of an error on one line; that of the operating system with its path."""
+    message = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+        message = f"{error.filename}: {error.strerror}"
+    return " ".join(message.split()) or type(error).__name__

@@ -22,7 +22,13 @@ EXAMPLE = """example:
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("bench", help="measure speed and memory", description="Measure speed and memory.")
+    parser = commands.add_parser(
+        "bench",
+        help="measure speed and memory",
+        description="Measure speed and memory.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     subjects = parser.add_subparsers(title="what to measure", metavar="SUBJECT", required=True)
     match = subjects.add_parser(
         "match",
@@ -77,7 +83,7 @@ def run_match(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         report = {**setting, "rows": [{**asdict(row), "speedup": row.speedup} for row in rows]}
         with atomic_write(arguments.json) as temporary:
-            temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return 0
 
 

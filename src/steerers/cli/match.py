@@ -43,7 +43,7 @@ def add_to(commands: Any) -> None:
         choices=("homography", "fundamental"),
         default="homography",
         help="what inliers agree with: a homography (flat or distant scenes, 3 px) or a fundamental matrix (any two "
-        "views, 1 px) (default: %(default)s)",
+        "views, 1 px), in pixels of the shrunk image (default: %(default)s)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write a picture of the matches")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the matches as JSON")
@@ -55,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     for path, picture in ((arguments.out, True), (arguments.json, False)):
         if path is not None:
             options.check_output(path, picture=picture)
+    inputs = (arguments.image0, arguments.image1, arguments.mask0, arguments.mask1)
+    options.check_distinct((arguments.out, arguments.json), inputs)
     start = time.perf_counter()
     with _stages(4) as done:
         import steerers
@@ -65,9 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
         done("matching")
         matches = matcher(image0, image1)
         done("verifying")
-        H, inliers = matches.homography()
+        shrunk = max(1.0, *(max(image.stored_size) / max(image.tensor.shape[1:]) for image in (image0, image1)))
+        H, inliers = matches.homography(3.0 * shrunk)
         if arguments.verify == "fundamental":
-            inliers = matches.fundamental().inliers
+            inliers = matches.fundamental(1.0 * shrunk).inliers
         seconds = time.perf_counter() - start
         done("writing")
         if arguments.out is not None:
@@ -119,7 +122,7 @@ def _print_summary(arguments: argparse.Namespace, matches: Matches, inliers: np.
     print(f"{len(matches)} matches, {int(inliers.sum())} inliers, {turn} ({how})")
     for path in (arguments.out, arguments.json):
         if path is not None:
-            print(f"wrote {path}")
+            options.say(f"wrote {path}")
 
 
 @contextmanager

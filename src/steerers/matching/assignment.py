@@ -2,7 +2,8 @@
 
 The match probability of the paper's equation (1) is ``log P_ij = 2 s_ij - r_i - c_j`` with the logarithmic row and
 column sums ``r`` and ``c`` of ``exp s``, ``s`` being the inverse temperature times the cosine. One pass over tiles
-accumulates the sums; cosines are bounded, so no running maximum is needed and one exponential serves rows and columns.
+accumulates the sums; cosines are bounded, so at ordinary temperatures no running maximum is needed and one exponential
+serves rows and columns.
 
 The second pass looks for the largest P of each row and column. Only pairs above the threshold can match, and what
 beats a match has a larger P still, so it is enough to visit what can exceed the threshold: the first pass keeps, for
@@ -26,6 +27,9 @@ TILE_ELEMENTS_ELSEWHERE = 1 << 26
 SLACK = 1e-3
 """How far a bound may be off in log P through rounding: generous, since it only costs visits."""
 SAFE_EXPONENT = 60.0
+"""Inverse temperatures up to this need no shift: the exponential of it, summed, is far from overflow in float32."""
+MOST_BOUNDS = 1 << 23
+"""Most numbers that are kept to bound the second pass; with more tiles than that allows, several share one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +62,8 @@ def assign(
         tile: most rows and columns that are compared at once; by default chosen for the device. It does not change the
             result.
     """
-    if inverse_temperature <= 0:
-        raise ValueError(f"inverse_temperature must be positive, got {inverse_temperature}")
+    if not (inverse_temperature > 0 and math.isfinite(inverse_temperature)):
+        raise ValueError(f"inverse_temperature must be positive and finite, got {inverse_temperature}")
     if not 0 <= threshold < 1:
         raise ValueError(f"threshold must be in [0, 1), got {threshold}")
     if tile is not None and tile < 1:
@@ -90,22 +94,31 @@ class _Sums:
         elements = TILE_ELEMENTS.get(device.type, TILE_ELEMENTS_ELSEWHERE)
         self.col_ranges = _ranges(m, tile)
         self.num_rows = max(1, min(tile, elements // (similarity.layers * min(tile, m))))
-        rows = torch.zeros(alternatives, n, dtype=torch.float64, device=device)
-        cols = torch.zeros(alternatives, m, dtype=torch.float64, device=device)
-        self.best = torch.empty(alternatives, len(self.col_ranges), n, device=device)
-        shift = scale if scale > SAFE_EXPONENT else 0.0
+        self.group = math.ceil(
+            len(self.col_ranges) * alternatives * n / MOST_BOUNDS
+        )  # column ranges that share a bound
+        safe = scale <= SAFE_EXPONENT
+        start = 0.0 if safe else -math.inf
+        rows = torch.full((alternatives, n), start, dtype=torch.float64, device=device)
+        cols = torch.full((alternatives, m), start, dtype=torch.float64, device=device)
+        self.best = torch.full(
+            (alternatives, math.ceil(len(self.col_ranges) / self.group), n), -math.inf, device=device
+        )
         for row_range in _ranges(n, self.num_rows):
             scores = similarity.block(row_range, scale)
             for index, col_range in enumerate(self.col_ranges):
                 tile_scores = scores(col_range)  # (alternatives, r, c)
-                self.best[:, index, row_range] = tile_scores.amax(dim=2)
-                if shift:
-                    tile_scores -= shift
-                tile_scores.exp_()
-                rows[:, row_range] += tile_scores.sum(dim=2)
-                cols[:, col_range] += tile_scores.sum(dim=1)
-        self.rows = rows.log_() + shift  # (alternatives, N)
-        self.cols = cols.log_() + shift  # (alternatives, M)
+                best = self.best[:, index // self.group, row_range]
+                torch.maximum(best, tile_scores.amax(dim=2).to(best), out=best)
+                if safe:
+                    tile_scores.exp_()
+                    rows[:, row_range] += tile_scores.sum(dim=2)
+                    cols[:, col_range] += tile_scores.sum(dim=1)
+                else:
+                    rows[:, row_range] = torch.logaddexp(rows[:, row_range], tile_scores.logsumexp(dim=2).double())
+                    cols[:, col_range] = torch.logaddexp(cols[:, col_range], tile_scores.logsumexp(dim=1).double())
+        self.rows = rows.log_() if safe else rows  # (alternatives, N)
+        self.cols = cols.log_() if safe else cols  # (alternatives, M)
 
 
 def _mutual_nearest(similarity: Similarity, sums: _Sums, k: int, scale: float, threshold: float) -> Assignment:
@@ -113,23 +126,19 @@ def _mutual_nearest(similarity: Similarity, sums: _Sums, k: int, scale: float, t
     n, m = similarity.shape
     device, rows, cols = similarity.device, sums.rows[k], sums.cols[k]
     least = math.log(threshold) if threshold > 0 else -math.inf
-    row_best = torch.full((n,), -math.inf, device=device, dtype=torch.float64)
-    row_arg = torch.full((n,), -1, device=device)
-    col_best = torch.full((m,), -math.inf, device=device, dtype=torch.float64)
-    col_arg = torch.full((m,), -1, device=device)
+    row_best, col_best = _Best(n, device), _Best(m, device)
     for index, col_range in enumerate(sums.col_ranges):
-        reachable = 2 * sums.best[k, index] - rows - cols[col_range].min() >= least - SLACK
+        reachable = 2 * sums.best[k, index // sums.group] - rows - cols[col_range].min() >= least - SLACK
+        columns = torch.arange(col_range.start, col_range.stop, device=device)
         for visited in reachable.nonzero()[:, 0].split(sums.num_rows) if reachable.any() else ():
-            scores = similarity.block(visited, scale)(col_range)[0].double()  # (r, c)
-            log_p = scores.mul_(2).sub_(rows[visited, None]).sub_(cols[col_range])
-            _update(row_best, row_arg, visited, *log_p.max(dim=1), offset=col_range.start)
-            value, arg = log_p.max(dim=0)
-            _update(
-                col_best, col_arg, torch.arange(col_range.start, col_range.stop, device=device), value, visited[arg]
-            )
+            scores = similarity.block(visited, scale)(col_range)[0]  # (r, c)
+            tie = 8 * torch.finfo(scores.dtype).eps * scale + 1e-6
+            log_p = scores.double().mul_(2).sub_(rows[visited, None]).sub_(cols[col_range])
+            row_best.update(visited, log_p, columns, tie)
+            col_best.update(columns, log_p.mT, visited, tie)
     i = torch.arange(n, device=device)
-    mutual = (row_arg >= 0) & (col_arg[row_arg] == i)
-    i, j = i[mutual], row_arg[mutual]
+    mutual = (row_best.arg >= 0) & (col_best.arg[row_best.arg] == i)
+    i, j = i[mutual], row_best.arg[mutual]
     if not len(i):
         return _empty(device)
     probability = torch.exp(2 * scale * similarity.pairs(i, j) - rows[i] - cols[j])
@@ -138,8 +147,22 @@ def _mutual_nearest(similarity: Similarity, sums: _Sums, k: int, scale: float, t
     return Assignment(torch.stack([i[order], j[order]], dim=1), probability[order].clamp(max=1.0).float())
 
 
-def _update(best: Tensor, arg: Tensor, index: Tensor, value: Tensor, candidate: Tensor, offset: int = 0) -> None:
-    """Where ``value`` beats ``best[index]``, put it there, and ``candidate + offset`` into ``arg``."""
-    better = value > best[index]
-    best[index] = torch.where(better, value, best[index])
-    arg[index] = torch.where(better, candidate + offset, arg[index])
+class _Best:
+    """The largest log P of each row (or column) so far, and where it is.
+
+    Values that differ by no more than rounding are equal, and of equal ones the first counts: equal descriptions stand
+    at different places of a product, which may change their last bits.
+    """
+
+    def __init__(self, length: int, device: torch.device) -> None:
+        self.value = torch.full((length,), -math.inf, dtype=torch.float64, device=device)
+        self.arg = torch.full((length,), -1, device=device)
+
+    def update(self, index: Tensor, log_p: Tensor, candidates: Tensor, tie: float) -> None:
+        """Take into account the (a, b) values of rows ``index`` (a,) at ``candidates`` (b,), which ascend."""
+        value = log_p.amax(dim=1)
+        nobody = torch.iinfo(candidates.dtype).max
+        first = torch.where(log_p >= value[:, None] - tie, candidates, nobody).amin(dim=1)
+        better = value > self.value[index] + tie
+        self.value[index] = torch.where(better, value, self.value[index])
+        self.arg[index] = torch.where(better, first, self.arg[index])

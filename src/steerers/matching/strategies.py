@@ -57,7 +57,8 @@ class Strategy(ABC):
         """Match (N, D) with (M, D) descriptions of any lengths, N and M; they need not be normalised."""
         _check_descriptions(descriptions0, descriptions1)
         self._check_dim(int(descriptions0.shape[1]))
-        return self._match(descriptions0, descriptions1)
+        common = torch.promote_types(descriptions0.dtype, descriptions1.dtype)
+        return self._match(descriptions0.to(common), descriptions1.to(common))
 
     def match_batch(
         self,
@@ -339,7 +340,12 @@ class Tta(Strategy):
     @torch.no_grad()
     def match_turned(self, turned0: Sequence[Tensor], descriptions1: Tensor) -> tuple[Assignment, int]:
         """Match the descriptions of every turned first image; the best assignment, and which turn it was."""
-        found = [DualSoftmax._match(self, d, descriptions1) for d in turned0]  # type: ignore[arg-type]
+        if len(turned0) != len(self.angles):
+            raise ValueError(
+                f"tta of order {self.order} needs the descriptions of {self.order} turns, got {len(turned0)}"
+            )
+        plain = DualSoftmax(inverse_temperature=self.inverse_temperature, threshold=self.threshold, tile=self.tile)
+        found = [plain.match(descriptions0, descriptions1) for descriptions0 in turned0]
         best = most_matches(found, self.angles)
         index = 0 if best.angle is None else int((self.angles - best.angle).abs().argmin())
         return best, index
@@ -372,7 +378,7 @@ def make_strategy(
         ValueError: for an unknown name, a missing steerer, or a steerer or option that the strategy is not defined for.
     """
     if name not in STRATEGIES:
-        raise ValueError(f"unknown strategy {name!r}; use one of {', '.join(STRATEGIES)}")
+        raise ValueError(unknown_strategy(name))
     cls = STRATEGIES[name]
     if issubclass(cls, _WithSteerer):
         if steerer is None:
@@ -385,6 +391,11 @@ def make_strategy(
         if option not in known:
             raise ValueError(f"strategy {name!r} has no option {option!r}")
     return cls(**options)  # type: ignore[arg-type]
+
+
+def unknown_strategy(name: str) -> str:
+    """What to say of a name that is none."""
+    return f"unknown strategy {name!r}; use one of {', '.join(STRATEGIES)}"
 
 
 def most_matches(found: Sequence[Assignment], angles: Tensor) -> Assignment:

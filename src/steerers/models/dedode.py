@@ -179,7 +179,7 @@ def _full(x: Tensor) -> Tensor:
 # Models ---------------------------------------------------------------------------------------------------------------
 
 
-class _Dedode(nn.Module):
+class DedodeNetwork(nn.Module):
     """What detector and descriptor share: normalisation, precision and the check of what comes out."""
 
     _mean: Tensor
@@ -237,7 +237,7 @@ class _Dedode(nn.Module):
         return nullcontext() if self.training else torch.inference_mode()
 
 
-class DedodeDetector(_Dedode, Detector):
+class DedodeDetector(DedodeNetwork, Detector):
     """DeDoDe's detector, without weights: give them with ``load_state_dict``.
 
     Args:
@@ -268,7 +268,7 @@ class DedodeDetector(_Dedode, Detector):
         return sample_keypoints(logits, num_keypoints, mask, self.sampling)
 
 
-class DedodeDescriptor(_Dedode, Descriptor):
+class DedodeDescriptor(DedodeNetwork, Descriptor):
     """DeDoDe's descriptor, without weights: give them with ``load_state_dict``.
 
     Args:

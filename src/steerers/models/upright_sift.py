@@ -116,7 +116,7 @@ class Orb(Extractor):
         allowed = None if mask is None else _checked_mask(mask, image) * np.uint8(255)  # 1 is lost on coarser levels
         found: list[Any] = []
         if _checked_number(num_keypoints) > 0 and min(grey.shape) > 2 * _ORB_BORDER:  # OpenCV fails on tiny images
-            found = list(cv2.ORB.create(nfeatures=num_keypoints).detect(grey, allowed))
+            found = list(cv2.ORB.create(nfeatures=min(num_keypoints, grey.size)).detect(grey, allowed))
         return _keypoints(_best(_array(found), num_keypoints, mask, image), image, oriented=True)
 
     def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:

@@ -1,0 +1,355 @@
+"""Homography benchmarks: the Oxford affine sequences and HPatches, upright and turned.
+
+Both hold sequences of images of a plane (or from one place), with a text file for the homography from image 1 to each
+other one, in pixels with the centre of the top-left pixel at (0, 0). Image 1 is matched with each of the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from steerers.benchmarks import metrics
+from steerers.benchmarks.protocol import (
+    Pair,
+    Prediction,
+    Predictions,
+    Rotation,
+    Run,
+    Settings,
+    View,
+    predict_or_load,
+    progress,
+    turn_pairs,
+)
+from steerers.geometry import scaling
+
+AUC_PIXELS = (3.0, 5.0, 10.0)
+CORRECT_PIXELS = 3.0
+"""Within this distance a match is correct and a keypoint is repeated."""
+_IMAGES = (".ppm", ".pgm", ".png", ".webp", ".bmp", ".tif", ".tiff", ".jpg", ".jpeg")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a folder of sequences looks, and where it comes from."""
+
+    name: str
+    image: str  # the name of image {k} of a sequence, without its ending
+    homography: str  # of the file with the homography from image 1 to image {k}
+    source: str
+
+    @property
+    def help(self) -> str:
+        """What to get, from where, and how the folder must look."""
+        return (
+            f"get {self.source}, and give --data the folder that holds the sequences: "
+            f"SEQUENCE/{self.image.format(k=1)}.ppm, {self.image.format(k=2)}.ppm, ... (or .png, .webp, .jpg) and "
+            f"SEQUENCE/{self.homography.format(k=2)}, {self.homography.format(k=3)}, ... (with or without .txt)"
+        )
+
+
+LAYOUTS: dict[str, Layout] = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            "oxford",
+            "img{k}",
+            "H1to{k}p",
+            "the eight affine covariant sequences from https://www.robots.ox.ac.uk/~vgg/research/affine/",
+        ),
+        Layout(
+            "hpatches",
+            "{k}",
+            "H_1_{k}",
+            "hpatches-sequences-release (the full images) from https://huggingface.co/datasets/vbalnt/hpatches "
+            "(project: https://github.com/hpatches/hpatches-dataset)",
+        ),
+    )
+}
+HPATCHES_LARGE = (
+    "i_contruction", "i_crownnight", "i_dc", "i_pencils", "i_whitebuilding", "v_artisans", "v_astronautis", "v_talent"
+)  # fmt: skip
+"""The sequences of images over 1600 x 1200 that D2-Net and many since leave out."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HomographyPair(Pair):
+    """A pair with its true homography, from stored pixels of image 0 to those of image 1."""
+
+    homography: NDArray[np.float64]  # (3, 3)
+
+    def key(self) -> dict[str, Any]:
+        return {**super().key(), "homography": self.homography.tolist()}
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def list_pairs(
+    layout: Layout, folder: Path, sequences: Sequence[str] | None = None, *, skip: Sequence[str] = ()
+) -> list[HomographyPair]:
+    """The pairs of a folder, by the names of their sequences.
+
+    Args:
+        sequences: names of those that are wanted; by default all.
+        skip: names of those that are left out, whether they are there or not.
+
+    Raises:
+        ValueError: if the folder holds no sequences of this layout, or a broken one; the message says what to get.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}; {layout.help}")
+    found = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and _first_image(layout, path)}
+    if not found:
+        raise ValueError(f"{folder} holds no {layout.name} sequences{_other_layout(layout, folder)}; {layout.help}")
+    for name in sequences or ():
+        if name not in found:
+            raise ValueError(f"{folder} has no sequence {name!r}; it has {', '.join(found)}")
+    wanted = list(found) if sequences is None else sorted(set(sequences))
+    return [pair for name in wanted if name not in skip for pair in _list_sequence(layout, found[name])]
+
+
+def _first_image(layout: Layout, folder: Path) -> Path | None:
+    return _find(folder, layout.image.format(k=1), _IMAGES)
+
+
+def _other_layout(layout: Layout, folder: Path) -> str:
+    """A hint where the folder has the other layout, or is itself a sequence."""
+    if _first_image(layout, folder):
+        return f", it is one: give the folder above it, {folder.resolve().parent}"
+    for other in LAYOUTS.values():
+        if any(path.is_dir() and _first_image(other, path) for path in folder.iterdir()):
+            return f" (it looks like {other.name}: try `steerers eval {other.name}`)"
+    return ""
+
+
+def _list_sequence(layout: Layout, folder: Path) -> list[HomographyPair]:
+    first = _first_image(layout, folder)
+    assert first is not None
+    pairs = []
+    k = 2
+    while True:
+        image = _find(folder, layout.image.format(k=k), _IMAGES)
+        matrix = _find(folder, layout.homography.format(k=k), ("", ".txt"))
+        if image is None and matrix is None:
+            break
+        if image is None or matrix is None:
+            lacking = layout.image.format(k=k) if image is None else layout.homography.format(k=k)
+            raise ValueError(f"sequence {folder} has no {lacking}; {layout.help}")
+        name = f"{folder.name} 1-{k}"
+        pairs.append(HomographyPair(name, folder.name, first, image, homography=read_homography(matrix)))
+        k += 1
+    if not pairs:
+        raise ValueError(f"sequence {folder} has an image 1 but no image 2; {layout.help}")
+    return pairs
+
+
+def _find(folder: Path, stem: str, endings: Sequence[str]) -> Path | None:
+    found = [path for ending in endings if (path := folder / f"{stem}{ending}").is_file()]
+    if len(found) > 1:
+        raise ValueError(f"{folder} has {' and '.join(path.name for path in found)}; keep one of them")
+    return found[0] if found else None
+
+
+def read_homography(path: Path) -> NDArray[np.float64]:
+    """The (3, 3) matrix in a text file of nine numbers."""
+    try:
+        values = np.array(path.read_text(encoding="utf-8").split(), dtype=np.float64)
+    except ValueError as error:
+        raise ValueError(f"{path}: not a text file of numbers ({error})") from error
+    if values.shape != (9,) or not np.isfinite(values).all():
+        raise ValueError(f"{path}: a homography is nine finite numbers, got {len(values)}")
+    H = values.reshape(3, 3)
+    if abs(np.linalg.det(H)) < 1e-12:
+        raise ValueError(f"{path}: the homography is singular")
+    return H
+
+
+# Evaluating -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """OpenCV's USAC with MAGSAC scoring; ``threshold`` in pixels at the evaluated size."""
+
+    threshold: float = 3.0
+    confidence: float = 0.9999
+    max_iterations: int = 10_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:  # what OpenCV would refuse after the matching
+        if not 0 < self.threshold < math.inf:
+            raise ValueError(f"threshold must be positive and finite, got {self.threshold}")
+        if not 0 < self.confidence < 1:
+            raise ValueError(f"confidence must be between 0 and 1, got {self.confidence}")
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed must be 0 to 2^31 - 1, got {self.seed}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One pair of one run, measured. ``corner_error`` is infinite where no homography was found."""
+
+    name: str
+    sequence: str
+    turn0: int
+    turn1: int
+    num_keypoints: tuple[int, int]
+    num_matches: int
+    num_inliers: int
+    precision: float
+    corner_error: float
+    repeatability: float
+    angle: float | None  # estimated, degrees
+    angle_error: float | None
+    extractions: int
+    extraction_seconds: float
+    matching_seconds: float
+
+    @property
+    def failed(self) -> bool:
+        """Whether no homography was found."""
+        return math.isinf(self.corner_error)
+
+
+def true_homography(pair: HomographyPair, prediction: Prediction) -> NDArray[np.float64]:
+    """The (3, 3) ground truth between the unturned images at the evaluated size."""
+    return _evaluated(pair, prediction.stored0, prediction.size0, prediction.stored1, prediction.size1).numpy()
+
+
+def _evaluated(
+    pair: HomographyPair,
+    stored0: metrics.Size,
+    size0: metrics.Size,
+    stored1: metrics.Size,
+    size1: metrics.Size,
+) -> Tensor:
+    return scaling(stored1, size1) @ torch.from_numpy(pair.homography) @ scaling(size0, stored0)
+
+
+def measure_repeatability(
+    pair: HomographyPair, view0: View, keypoints0: Tensor, view1: View, keypoints1: Tensor
+) -> float:
+    """Repeatability of the detector at :data:`CORRECT_PIXELS`, for :func:`~steerers.benchmarks.protocol.predict`."""
+    H = _evaluated(pair, view0.stored_size, view0.size, view1.stored_size, view1.size)
+    return metrics.repeatability(keypoints0, keypoints1, H, view0.size, view1.size, CORRECT_PIXELS)
+
+
+def measure_pair(pair: HomographyPair, prediction: Prediction, estimator: Estimator) -> Outcome:
+    """Estimate the homography of a pair from its matches and compare with the truth."""
+    truth, matches = true_homography(pair, prediction), prediction.matches
+    H, inliers = matches.homography(
+        estimator.threshold,
+        confidence=estimator.confidence,
+        max_iterations=estimator.max_iterations,
+        seed=estimator.seed,
+    )
+    errors = metrics.reprojection_errors(matches.keypoints0, matches.keypoints1, truth)
+    tilt = metrics.turn_at_centre(truth, prediction.size0)
+    turn = None if tilt is None else tilt + pair.turn1 - pair.turn0
+    return Outcome(
+        name=pair.name,
+        sequence=pair.sequence,
+        turn0=pair.turn0,
+        turn1=pair.turn1,
+        num_keypoints=prediction.num_keypoints,
+        num_matches=len(matches),
+        num_inliers=int(inliers.sum()),
+        precision=metrics.precision(errors, CORRECT_PIXELS),
+        corner_error=metrics.corner_error(H, truth, prediction.size0),
+        repeatability=prediction.observed,
+        angle=matches.angle,
+        angle_error=metrics.angle_error(matches.angle, turn),
+        extractions=prediction.extractions,
+        extraction_seconds=prediction.extraction_seconds,
+        matching_seconds=prediction.matching_seconds,
+    )
+
+
+def measure(pairs: Sequence[HomographyPair], predictions: Predictions, estimator: Estimator) -> list[Outcome]:
+    """Every pair of a run; OpenCV works beside Python, so several at once."""
+    with ThreadPoolExecutor() as pool:
+        outcomes = pool.map(partial(measure_pair, estimator=estimator), pairs, predictions.pairs)
+        return list(progress(outcomes, f"estimating {predictions.label}", total=len(pairs)))
+
+
+def summarise(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The numbers of a table's row; shares are 0 to 1, times are means in seconds."""
+    angle_errors = [outcome.angle_error for outcome in outcomes if outcome.angle_error is not None]
+    areas = metrics.auc([outcome.corner_error for outcome in outcomes], AUC_PIXELS)
+    runs = sum(outcome.extractions for outcome in outcomes)
+    return {
+        "num_pairs": len(outcomes),
+        "num_failed": sum(outcome.failed for outcome in outcomes),
+        "auc": {f"{pixels:g}": area for pixels, area in zip(AUC_PIXELS, areas, strict=True)},
+        "precision": fmean(outcome.precision for outcome in outcomes),
+        "repeatability": fmean(outcome.repeatability for outcome in outcomes),
+        "num_matches": fmean(outcome.num_matches for outcome in outcomes),
+        "num_inliers": fmean(outcome.num_inliers for outcome in outcomes),
+        "num_keypoints": fmean(count for outcome in outcomes for count in outcome.num_keypoints),
+        "num_angles": len(angle_errors),
+        "angle_error_median": median(angle_errors) if angle_errors else None,
+        "angle_error_mean": fmean(angle_errors) if angle_errors else None,
+        "extractions_per_pair": runs / len(outcomes),
+        "seconds_per_image": sum(outcome.extraction_seconds for outcome in outcomes) / runs,
+        "seconds_per_pair": fmean(outcome.matching_seconds for outcome in outcomes),
+    }
+
+
+# A whole table --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A run over all pairs."""
+
+    run: Run
+    predictions: Predictions
+    outcomes: list[Outcome]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Runs side by side on the same pairs."""
+
+    rotation: Rotation
+    pairs: list[HomographyPair]
+    rows: list[Row]
+
+
+def evaluate(
+    runs: Sequence[Run],
+    pairs: Sequence[HomographyPair],
+    rotation: Rotation = "upright",
+    *,
+    settings: Settings | None = None,
+    estimator: Estimator | None = None,
+    cache: Path | None = None,
+    made: dict[str, Any] | None = None,
+) -> Table:
+    """Match and measure.
+
+    Args:
+        pairs: upright, from :func:`list_pairs`.
+        cache: folder in which matches are kept and looked for, see
+            :func:`~steerers.benchmarks.protocol.predict_or_load`, which also says what ``made`` is.
+    """
+    turned = turn_pairs(pairs, rotation)
+    predictions = predict_or_load(runs, turned, settings, measure_repeatability, cache=cache, made=made)
+    rows = [
+        Row(run, found, measure(turned, found, estimator or Estimator()))
+        for run, found in zip(runs, predictions, strict=True)
+    ]
+    return Table(rotation, turned, rows)

@@ -1,0 +1,149 @@
+"""What benchmarks measure, as plain functions of points, homographies and angles.
+
+Shares and areas are 0 to 1; distances are pixels; angles are degrees, counter-clockwise as seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from steerers.geometry import transform_points, turn_of, wrap_degrees
+
+Size = tuple[int, int]  # (width, height)
+_ROWS = 1024  # keypoints that are compared with all of the other image at once
+
+
+def auc(errors: Sequence[float] | NDArray[Any], thresholds: Sequence[float]) -> list[float]:
+    """Area under the curve of recall against error, up to each threshold, divided by the threshold.
+
+    The curve is the one of the pose benchmarks: straight lines from (0, 0) through the sorted errors, each adding 1/n,
+    then level from the last error below the threshold. The area is exact, by trapezoids. A failure is an infinite
+    error (or NaN): it counts among the n and is never recalled.
+
+    >>> auc([0.0, 0.0], [5.0])
+    [1.0]
+    >>> auc([4.0, float("inf")], [8.0])
+    [0.375]
+    """
+    values = np.asarray(errors, np.float64).ravel()
+    if not len(values):
+        raise ValueError("errors must not be empty: there is no curve of no pairs")
+    for threshold in thresholds:
+        if not 0 < threshold < math.inf:
+            raise ValueError(f"thresholds must be positive and finite, got {threshold}")
+    if (values < 0).any():
+        raise ValueError(f"errors must not be negative, got {values.min()}")
+    values = np.sort(np.where(np.isnan(values), np.inf, values))
+    return [_area(values, threshold) / threshold for threshold in thresholds]
+
+
+def _area(sorted_errors: NDArray[np.float64], threshold: float) -> float:
+    below = sorted_errors[: np.searchsorted(sorted_errors, threshold)]
+    recall = np.arange(len(below) + 1) / len(sorted_errors)  # (k + 1,)
+    knots = np.concatenate([[0.0], below])
+    sloped = np.sum(np.diff(knots) * (recall[1:] + recall[:-1]) / 2)
+    return float(sloped + (threshold - knots[-1]) * recall[-1])
+
+
+def corners(size: Size) -> NDArray[np.float64]:
+    """(4, 2) centres of the corner pixels."""
+    right, bottom = size[0] - 1, size[1] - 1
+    return np.array([[0, 0], [right, 0], [right, bottom], [0, bottom]], np.float64)
+
+
+def corner_error(estimated: NDArray[Any] | None, truth: NDArray[Any], size0: Size) -> float:
+    """Mean distance, in image 1, between the four corners of image 0 under the estimated and the true homography.
+
+    Infinite where nothing was estimated, or a corner goes to infinity.
+    """
+    if estimated is None:
+        return math.inf
+    points = corners(size0)
+    error = float(reprojection_errors(points, apply(truth, points), estimated).mean())
+    return error if math.isfinite(error) else math.inf
+
+
+def reprojection_errors(points0: NDArray[Any], points1: NDArray[Any], homography: NDArray[Any]) -> NDArray[np.float64]:
+    """(K,) distances in image 1 between (K, 2) ``points1`` and the images of ``points0``."""
+    distances: NDArray[np.float64] = np.linalg.norm(
+        apply(homography, points0) - np.asarray(points1, np.float64), axis=1
+    )
+    return distances
+
+
+def apply(homography: NDArray[Any], points: NDArray[Any]) -> NDArray[np.float64]:
+    """(K, 2) points mapped by a (3, 3) homography, in float64."""
+    mapped = transform_points(_tensor(homography), _tensor(points))
+    moved: NDArray[np.float64] = mapped.numpy()
+    return moved
+
+
+def precision(errors: NDArray[Any], threshold: float) -> float:
+    """The share of matches whose error is at most ``threshold``; 0 if there are none."""
+    return float(np.mean(errors <= threshold)) if len(errors) else 0.0
+
+
+@torch.no_grad()
+def repeatability(
+    points0: Tensor, points1: Tensor, homography: Tensor, size0: Size, size1: Size, threshold: float
+) -> float:
+    """How much of what the detector finds in one image it finds again in the other.
+
+    The share, over both images, of the keypoints in the common part that have a keypoint of the other image within
+    ``threshold`` pixels; 0 if no keypoint lies in the common part.
+
+    Args:
+        points0: (N, 2) keypoints of image 0 in pixels; ``points1`` (M, 2) of image 1, on the same device.
+        homography: (3, 3) from pixels of image 0 to those of image 1.
+        size0: (width, height) of image 0. Keypoints outside of it, as in the corners of a turned canvas, do not count.
+    """
+    inside0, inside1 = _inside(points0, size0), _inside(points1, size1)
+    points0, points1 = points0[inside0].double(), points1[inside1].double()
+    found = common = 0
+    for source, target, transform, size in (
+        (points0, points1, homography.double(), size1),
+        (points1, points0, torch.linalg.inv(homography.double()), size0),
+    ):
+        moved = transform_points(transform, source)
+        moved = moved[_inside(moved, size)]
+        common += len(moved)
+        if len(moved) and len(target):
+            found += sum(_count_near(rows, target, threshold) for rows in moved.split(_ROWS))
+    return found / common if common else 0.0
+
+
+def turn_at_centre(homography: NDArray[Any], size0: Size) -> float | None:
+    """The turn, in degrees, of a homography at the centre of image 0; ``None`` if it mirrors there."""
+    H = np.asarray(homography, np.float64)
+    centre = np.array([[(size0[0] - 1) / 2, (size0[1] - 1) / 2]])
+    depth = H[2, :2] @ centre[0] + H[2, 2]
+    jacobian = (H[:2, :2] - np.outer(apply(H, centre)[0], H[2, :2])) / depth  # (2, 2)
+    turn = turn_of(torch.from_numpy(jacobian))
+    return None if turn is None else math.degrees(turn)
+
+
+def angle_error(estimated: float | None, truth: float | None) -> float | None:
+    """Degrees between two directions, 0 to 180; ``None`` where one of them is missing."""
+    return None if estimated is None or truth is None else abs(wrap_degrees(estimated - truth))
+
+
+def _inside(points: Tensor, size: Size) -> Tensor:
+    """(N,) whether points lie in an image, its pixels' edges included."""
+    limit = points.new_tensor(size) - 0.5
+    return ((points >= -0.5) & (points <= limit)).all(dim=-1)
+
+
+def _count_near(points: Tensor, others: Tensor, threshold: float) -> int:
+    nearest = torch.cdist(points, others, compute_mode="donot_use_mm_for_euclid_dist").amin(dim=1)
+    return int((nearest <= threshold).sum())
+
+
+def _tensor(values: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))

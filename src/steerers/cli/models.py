@@ -1,0 +1,144 @@
+"""``steerers models``: the zoo, and which of its weights are here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steerers.cli import options
+
+if TYPE_CHECKING:
+    from steerers.models.weights import WeightFile
+    from steerers.models.zoo import Entry
+
+EXAMPLE = """example:
+  steerers models
+  steerers models --json models.json
+"""
+STANDARD_OUTPUT = Path("-")
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "models",
+        help="list the models",
+        description="List what --model, --detector and steerers.load() know, and whether the weights are here.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        nargs="?",
+        const=STANDARD_OUTPUT,
+        metavar="FILE",
+        help="the same and more as JSON, to FILE or else to standard output",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a table, or write JSON."""
+    if arguments.json not in (None, STANDARD_OUTPUT):
+        options.check_output(arguments.json)
+    from steerers.models.weights import atomic_write, home
+    from steerers.models.zoo import DETECTORS, ZOO
+
+    models = [_model(entry) for entry in ZOO.values()]
+    detectors = [
+        {"name": entry.name, "summary": entry.summary, "licence": entry.licence, **_weights(entry.part.weights)}
+        for entry in DETECTORS.values()
+    ]
+    if arguments.json is None:
+        print(_table([("model", "dim", "group", "size", "licence", "weights", "what"), *map(_model_row, models)]))
+        print()
+        print(_table([("detector", "size", "licence", "weights", "what"), *map(_detector_row, detectors)]))
+        print(f"\nWeights are kept in {home()} (STEERERS_HOME).")
+        return 0
+    text = json.dumps({"folder": str(home()), "models": models, "detectors": detectors}, indent=1)
+    if arguments.json == STANDARD_OUTPUT:
+        print(text)
+    else:
+        with atomic_write(arguments.json) as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+# Records --------------------------------------------------------------------------------------------------------------
+
+
+def _model(entry: Entry) -> dict[str, Any]:
+    from steerers.models.zoo import DEFAULT_MODEL
+
+    return {
+        "name": entry.name,
+        "summary": entry.summary,
+        "default": entry.name == DEFAULT_MODEL,
+        "dim": entry.dim,
+        "group": None if entry.group is None else str(entry.group),
+        "licence": entry.licence,
+        **_weights(entry.weights),
+    }
+
+
+def _weights(files: Iterable[WeightFile]) -> dict[str, Any]:
+    described = [_file(file) for file in files]
+    missing = [file for file in described if file["path"] is None]
+    if not described:
+        status = "embedded"
+    elif not missing:
+        status = "here"
+    elif any(not file["urls"] for file in missing):
+        status = "missing: by hand"
+    else:
+        status = f"missing: {_megabytes(_total(missing))} to download"
+    return {"bytes": _total(described), "status": status, "weights": described}
+
+
+def _file(file: WeightFile) -> dict[str, Any]:
+    from steerers.models.weights import find
+
+    path = find(file, check=False)
+    return {
+        "name": file.name,
+        "bytes": file.size if path is None else path.stat().st_size,
+        "path": None if path is None else str(path),
+        "urls": list(file.urls),
+        "sha256": file.sha256,
+        "licence": file.licence,
+        "note": file.note,
+    }
+
+
+def _total(described: Iterable[dict[str, Any]]) -> int:
+    return sum(file["bytes"] or 0 for file in described)
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def _model_row(model: dict[str, Any]) -> tuple[str, ...]:
+    name, _, *rest = _detector_row(model)
+    size = _megabytes(model["bytes"]) if model["weights"] else "-"
+    return (name, str(model["dim"]), model["group"] or "-", size, *rest)
+
+
+def _detector_row(entry: dict[str, Any]) -> tuple[str, ...]:
+    what = entry["summary"] + (" (default)" if entry.get("default") else "")
+    return (entry["name"], _megabytes(entry["bytes"]), entry["licence"], entry["status"], what)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they need to be; numbers are short enough to be left-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.{0 if count >= 1e8 else 1}f} MB"

@@ -1,0 +1,137 @@
+"""Options that several commands share, and the checks on them that come before any work."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from steerers.matching.strategies import STRATEGIES, Order
+from steerers.pipeline import MAX_SIZE, NUM_KEYPOINTS
+
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
+
+
+def add_matcher_options(parser: argparse.ArgumentParser) -> None:
+    """What :func:`steerers.load` takes."""
+    from steerers.models.zoo import DEFAULT_MODEL
+
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="see `steerers models` (default: %(default)s)")
+    parser.add_argument(
+        "--detector", metavar="NAME", help="detector or model whose keypoints are described (default: the model's)"
+    )
+    parser.add_argument(
+        "--steerer", type=Path, metavar="FILE", help="a steerer that `steerers fit` wrote (default: the model's)"
+    )
+    add_weights_option(parser)
+    parser.add_argument("--strategy", help=f"{', '.join(STRATEGIES)} (default: what suits the model)")
+    parser.add_argument(
+        "--order", type=parse_order, default="default", metavar="N", help="turns that are tried, or 'continuous'"
+    )
+    parser.add_argument(
+        "--num-keypoints", type=positive, default=NUM_KEYPOINTS, metavar="N", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--max-size", type=positive, default=MAX_SIZE, metavar="PX", help="longest side (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--threshold", type=float, metavar="P", help="least probability of a match (default: the model's)"
+    )
+    parser.add_argument(
+        "--exif", choices=("ignore", "apply"), default="ignore", help="orientation (default: %(default)s)"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (default: %(default)s)")
+    parser.add_argument(
+        "--precision", default="float32", help="float32, or bfloat16 or float16 for DeDoDe (default: %(default)s)"
+    )
+
+
+def add_weights_option(parser: argparse.ArgumentParser) -> None:
+    """Weights by hand."""
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="weights that are not in the cache, by name; may be repeated",
+    )
+
+
+def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments for :func:`steerers.load`."""
+    names = ("detector", "steerer", "strategy", "order", "num_keypoints", "max_size", "exif", "device", "precision")
+    options = {name: getattr(arguments, name) for name in names} | {"weights": arguments.weights or ()}
+    return options if arguments.threshold is None else {**options, "threshold": arguments.threshold}
+
+
+def parse_order(text: str) -> Order:
+    """A whole number of at least 2, or ``continuous``."""
+    if text in ("continuous", "default"):
+        return None if text == "continuous" else "default"
+    try:
+        order = int(text)
+    except ValueError:
+        order = 0
+    if order < 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number of at least 2 nor 'continuous'")
+    return order
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return number
+
+
+def check_output(path: Path, *, picture: bool = False) -> None:
+    """Refuse an output path that could not be written, before any work is done.
+
+    Raises:
+        ValueError: if the folder is missing or closed, the path is a folder, or no picture can have that ending.
+    """
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
+    if picture:
+        _check_picture_name(path)
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _check_picture_name(path: Path) -> None:
+    if path.suffix.lower() not in PICTURES:
+        ending = f"the ending {path.suffix!r}" if path.suffix else "a name without ending"
+        raise ValueError(f"cannot write {path}: {ending} is no picture; use .png or .jpg")
+
+
+def check_distinct(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
+    """Refuse outputs that would overwrite one another or an input.
+
+    Raises:
+        ValueError: naming the file.
+    """
+    taken = {path.resolve() for path in inputs if path is not None}
+    for path in outputs:
+        if path is not None and path.resolve() in taken:
+            raise ValueError(f"cannot write {path}: it is an input, or another output")
+        if path is not None:
+            taken.add(path.resolve())
+
+
+def say(text: str) -> None:
+    """Print a line, even if a file name in it cannot be written in the encoding of standard output."""
+    try:
+        print(text)
+    except UnicodeEncodeError:
+        print(text.encode("ascii", "backslashreplace").decode())

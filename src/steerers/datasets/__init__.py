@@ -1,0 +1,1 @@
+"""Where pairs of images with known correspondences come from."""

@@ -1,0 +1,349 @@
+"""The models by name: what each is, what it needs, and how it is built.
+
+A model is a line of :data:`ZOO`: a descriptor, its steerer where there is one, and a detector where the descriptor does
+not find keypoints itself. Any of them takes another detector: one of :data:`DETECTORS`, or that of another model.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+
+from steerers.matching.strategies import Order
+from steerers.models import registry, weights
+from steerers.models.base import Combined, Descriptor, Detector, Extractor
+from steerers.models.dedode import DedodeDetector, DedodeNetwork
+from steerers.models.registry import Part, Weights
+from steerers.models.sampling import KeypointSampling
+from steerers.models.weights import StrPath, WeightFile, WeightsError
+from steerers.representations import Group
+from steerers.steerer import Steerer
+
+DEFAULT_MODEL = "upright-sift"
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SHIPPED = Path(__file__).parent / "data" / "steerers"
+
+_C4, _SO2 = Group(4), Group(None)
+_SETTINGS = {  # of training, as the paper calls them
+    None: "",
+    "A": ", steerer fitted to it (setting A)",
+    "B": ", trained together with its steerer (setting B)",
+    "C": ", trained for its steerer (setting C)",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Keypoints and descriptions, the steerer that fits them, and the matching that suits them."""
+
+    name: str
+    extractor: Extractor
+    steerer: Steerer | None = None
+    strategy: str = "dual-softmax"
+    order: Order = "default"
+    inverse_temperature: float = 20.0
+    threshold: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.steerer is not None and self.steerer.dim != self.extractor.dim:
+            raise ValueError(
+                f"model {self.name!r} has descriptions of length {self.extractor.dim}, "
+                f"but its steerer acts on length {self.steerer.dim}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class DetectorEntry:
+    """A detector that any model can be given."""
+
+    name: str
+    summary: str
+    licence: str
+    part: Part[Detector]
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A line of the zoo.
+
+    Attributes:
+        group: of the steerer; None where there is none.
+        detector: None where the descriptor finds keypoints itself.
+        strategy: None is what suits the group.
+    """
+
+    name: str
+    summary: str
+    dim: int
+    group: Group | None
+    licence: str
+    descriptor: Part[Descriptor]
+    steerer: Part[Steerer] | None = None
+    detector: Part[Detector] | None = None
+    strategy: str | None = None
+    order: Order = "default"
+    inverse_temperature: float = 20.0
+    threshold: float = 0.01
+
+    @property
+    def parts(self) -> tuple[Part[nn.Module], ...]:
+        """What it is made of."""
+        return tuple(part for part in (self.detector, self.descriptor, self.steerer) if part is not None)
+
+    @property
+    def weights(self) -> tuple[WeightFile, ...]:
+        """The files it needs, each once."""
+        return tuple({file.name: file for part in self.parts for file in part.weights}.values())
+
+    def build(self, weights: Weights | None = None) -> Model:
+        """The model, from the paths of its files by their names; :func:`locate` finds them."""
+        located = {} if weights is None else weights
+        extractor = self.descriptor.build(located)
+        if self.detector is not None:
+            extractor = Combined(self.detector.build(located), extractor)
+        if not isinstance(extractor, Extractor):
+            raise TypeError(f"model {self.name!r} needs a detector: {type(extractor).__name__} finds no keypoints")
+        steerer = None if self.steerer is None else self.steerer.build(located)
+        if steerer is not None and steerer.group != self.group:
+            raise ValueError(f"model {self.name!r} needs a steerer for {self.group}, got one for {steerer.group}")
+        return Model(
+            self.name,
+            extractor,
+            steerer,
+            strategy=self.strategy or _suitable_strategy(self.group),
+            order=self.order,
+            inverse_temperature=self.inverse_temperature,
+            threshold=self.threshold,
+        )
+
+
+def _suitable_strategy(group: Group | None) -> str:
+    if group is None:
+        return "dual-softmax"
+    return "max-similarity" if group.continuous else "max-matches"
+
+
+# The tables -----------------------------------------------------------------------------------------------------------
+
+_L = DetectorEntry("dedode-l", "DeDoDe", "MIT", registry.dedode_detector(registry.DETECTOR_L))
+_L_V2 = DetectorEntry("dedode-l-v2", "DeDoDe v2", "MIT", registry.dedode_detector(registry.DETECTOR_L_V2))
+_L_C4 = DetectorEntry(
+    "dedode-l-c4", "DeDoDe, trained with quarter turns", "MIT", registry.dedode_detector(registry.DETECTOR_C4)
+)
+_L_SO2 = DetectorEntry(
+    "dedode-l-so2", "DeDoDe, trained with all turns", "MIT", registry.dedode_detector(registry.DETECTOR_SO2)
+)
+DETECTORS = {entry.name: entry for entry in (_L, _L_V2, _L_C4, _L_SO2)}
+
+
+def make_zoo(shipped: Path = SHIPPED) -> dict[str, Entry]:
+    """The models by name; those with a steerer of this package as far as its file is in the folder ``shipped``."""
+    bases = (*_classical(), *_dedode(), *_frozen())
+    return {entry.name: entry for base in bases for entry in (base, *_with_shipped_steerers(base, shipped))}
+
+
+def _classical() -> Iterator[Entry]:
+    yield Entry(
+        "upright-sift",
+        "SIFT without orientation, exact quarter turns",
+        128,
+        _C4,
+        "Apache-2.0",
+        registry.classical("upright-sift"),
+        registry.upright_sift_steerer(),
+        inverse_temperature=40.0,
+        threshold=0.1,
+    )
+    yield Entry(
+        "sift",
+        "SIFT, rotation-invariant baseline",
+        128,
+        None,
+        "Apache-2.0",
+        registry.classical("sift"),
+        inverse_temperature=40.0,
+        threshold=0.1,
+    )
+    yield Entry(
+        "orb", "ORB, rotation-invariant baseline", 256, None, "Apache-2.0", registry.classical("orb"), threshold=0.05
+    )
+
+
+def _dedode() -> Iterator[Entry]:
+    b, g, files = registry.dedode_b, registry.dedode_g, registry
+    perm, spread, matrix = registry.official_perm, registry.official_spread, registry.official_matrix
+    original = b(files.DESCRIPTOR_B)
+    for name, setting, descriptor, group, steerer, detector in (
+        ("dedode-b", None, original, None, None, _L),
+        ("dedode-b-c4", "A", original, _C4, matrix(files.STEERER_A, _C4), _L_C4),
+        ("dedode-b-c4-perm", "C", b(files.B_C4_PERM), _C4, perm(), _L_C4),
+        ("dedode-b-so2-spread", "C", b(files.B_SO2_SPREAD), _SO2, spread(), _L_SO2),
+        ("dedode-b-so2-spread-b", "B", b(files.B_SO2_SPREAD_B), _SO2, matrix(files.STEERER_B, _SO2), _L_SO2),
+        ("dedode-g", None, g(files.DESCRIPTOR_G), None, None, _L),
+        ("dedode-g-c4-perm", "C", g(files.G_C4_PERM), _C4, perm(), _L_C4),
+        ("dedode-g-so2-spread", "C", g(files.G_SO2_SPREAD), _SO2, spread(), _L_SO2),
+    ):
+        summary = f"DeDoDe {name[7].upper()}{_SETTINGS[setting]}"
+        licence = ", ".join(dict.fromkeys(file.licence for file in descriptor.weights))
+        yield Entry(name, summary, 256, group, licence, descriptor, steerer, detector.part)
+
+
+def _frozen() -> Iterator[Entry]:
+    for name, summary, dim, file in (
+        ("disk", "DISK", 128, registry.DISK),
+        ("aliked-n16", "ALIKED n16", 128, registry.ALIKED["aliked-n16"]),
+        ("aliked-n16rot", "ALIKED n16, trained with turned images", 128, registry.ALIKED["aliked-n16rot"]),
+        ("aliked-t16", "ALIKED t16, the smallest", 64, registry.ALIKED["aliked-t16"]),
+        ("aliked-n32", "ALIKED n32, the largest", 128, registry.ALIKED["aliked-n32"]),
+        ("xfeat", "XFeat", 64, registry.XFEAT),
+        ("superpoint", "SuperPoint", 256, registry.SUPERPOINT),
+    ):
+        yield Entry(name, summary, dim, None, file.licence, registry.frozen(name, file))
+
+
+def _with_shipped_steerers(base: Entry, folder: Path) -> Iterator[Entry]:
+    for group in (_C4, _SO2):
+        path = folder / f"{base.name}-{str(group).lower()}.safetensors"
+        if path.is_file():
+            steerer = registry.shipped(path, base.name)
+            yield replace(
+                base,
+                name=path.stem,
+                summary=base.summary.split(",")[0] + _SETTINGS["A"],
+                group=group,
+                steerer=steerer,
+            )
+
+
+ZOO = make_zoo()
+
+
+# Finding and building -------------------------------------------------------------------------------------------------
+
+
+def build(
+    name: str,
+    *,
+    detector: str | None = None,
+    steerer: StrPath | None = None,
+    weights: StrPath | Sequence[StrPath] = (),
+) -> Model:
+    """The model of that name; weights that are not here are downloaded.
+
+    Args:
+        detector: whose keypoints are described, if not the model's own: one of :data:`DETECTORS`, or a model.
+        steerer: a file that ``steerers fit`` wrote for this model, instead of the model's own.
+        weights: files to use instead of those in the cache; see :func:`locate`.
+    """
+    entry = find(name)
+    if steerer is not None:
+        entry = with_steerer(entry, Path(steerer))
+    if detector is not None:
+        entry = with_detector(entry, detector)
+    for part in entry.parts:  # before any download
+        if part.extra is not None and importlib.util.find_spec("kornia") is None:
+            raise ImportError(f'model {entry.name!r} needs kornia: pip install "steerers[{part.extra}]"')
+    given = (weights,) if isinstance(weights, str | os.PathLike) else weights
+    return entry.build(locate(entry, given))
+
+
+def configure(model: Model, precision: str = "float32", sampling: KeypointSampling | None = None) -> Model:
+    """Set the precision and the sampling of keypoints of a model whose networks have them (DeDoDe's).
+
+    Raises:
+        ValueError: for an unknown precision, or a model that has no such choice.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"unknown precision {precision!r}; use {', '.join(PRECISIONS)}")
+    networks = [module for module in model.extractor.modules() if isinstance(module, DedodeNetwork)]
+    if precision != "float32" and not networks:
+        raise ValueError(f"model {model.name!r} runs in float32 only, not in {precision}")
+    detectors = [module for module in networks if isinstance(module, DedodeDetector)]
+    if sampling is not None and not detectors:
+        raise ValueError(
+            f"model {model.name!r} has no choice of how its keypoints are sampled: its detector is not DeDoDe"
+        )
+    for network in networks:
+        network.dtype = PRECISIONS[precision]
+    for detector in detectors:
+        detector.sampling = sampling or detector.sampling
+    return model
+
+
+def find(name: str) -> Entry:
+    """The entry of that name.
+
+    Raises:
+        ValueError: naming the known ones.
+    """
+    if name not in ZOO:
+        raise ValueError(f"unknown model {name!r}; use one of {', '.join(ZOO)}")
+    return ZOO[name]
+
+
+def with_steerer(entry: Entry, path: Path) -> Entry:
+    """The entry with the steerer of a file and the strategy that suits it; refused if fitted to another model."""
+    steerer = registry.shipped(path, entry.name).build({})
+    return replace(entry, group=steerer.group, steerer=Part(lambda _: steerer), strategy=None, order="default")
+
+
+def with_detector(entry: Entry, name: str) -> Entry:
+    """The entry with the keypoints of the detector of that name, or of the model of that name."""
+    if name in DETECTORS:
+        part = DETECTORS[name].part
+    elif name in ZOO:
+        # A model without a detector has a descriptor that is one too: Entry.build sees to it.
+        part = ZOO[name].detector or cast("Part[Detector]", ZOO[name].descriptor)
+    else:
+        raise ValueError(f"unknown detector {name!r}; use {', '.join(DETECTORS)}, or a model: {', '.join(ZOO)}")
+    if part is (entry.detector or entry.descriptor):
+        return entry
+    return replace(entry, name=f"{entry.name}@{name}", detector=part)
+
+
+def locate(entry: Entry, given: Sequence[StrPath] = ()) -> dict[str, Path]:
+    """Where each file of a model is: as given, else in the cache, else downloaded now.
+
+    Args:
+        given: paths, told apart by their names, whatever the ending; where one file is needed, any name will do. They
+            are the user's own choice, so that no checksum is asked of them.
+
+    Raises:
+        WeightsError: naming what is missing, its address and the folder to put it in; or the path that does not fit.
+    """
+    found = _by_name(entry, [Path(path) for path in given])
+    missing = [file for file in entry.weights if file.name not in found]
+    for file in sorted(missing, key=lambda file: bool(file.urls)):  # no download where another file cannot be had
+        try:
+            found[file.name] = weights.fetch(file)
+        except WeightsError as error:
+            others = [other for other in missing if other is not file and weights.find(other, check=False) is None]
+            rest = "; ".join(f"{other.name} ({', '.join(other.urls) or other.note})" for other in others)
+            if not rest:
+                raise
+            raise WeightsError(f"{str(error).rstrip('.')}. Model {entry.name!r} also needs {rest}") from error
+    return found
+
+
+def _by_name(entry: Entry, given: Sequence[Path]) -> dict[str, Path]:
+    """The given paths by the names of the files that they stand for."""
+    names = {Path(file.name).stem: file.name for file in entry.weights}
+    found: dict[str, Path] = {}
+    for path in given:
+        name = next(iter(names.values())) if len(names) == len(given) == 1 else names.get(path.stem)
+        if name is None:
+            needs = f"needs {', '.join(names.values())}" if names else "needs no weights"
+            raise WeightsError(f"{path} is none of the weights of model {entry.name!r}, which {needs}")
+        if name in found:
+            raise WeightsError(f"{found[name]} and {path} are both given as {name}: give one")
+        if not path.is_file():
+            raise WeightsError(f"{path}: no such file")
+        found[name] = path
+    return found

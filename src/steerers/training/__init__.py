@@ -1,0 +1,1 @@
+"""Training: Setting A, a steerer for a frozen descriptor; objectives."""

@@ -1,0 +1,414 @@
+"""Setting A: a steerer for a frozen descriptor (paper, section 5.1), from unlabelled photographs.
+
+The descriptor is run once over turned views of the photographs; what is kept are descriptions and which of them
+correspond. Fitting the steerer to those takes seconds: a closed-form start, then gradient descent on the paper's
+objective (6).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from steerers.datasets.folder import Views, correspondences, draw_homography, find_images, load_photos, render, split
+from steerers.features import Keypoints
+from steerers.images import ImageSource
+from steerers.models.base import Descriptor, Detector
+from steerers.representations import Group
+from steerers.steerer import Steerer
+from steerers.training.losses import dual_softmax_nll, matching_accuracy
+
+Start = Literal["orthogonal", "least-squares", "random", "identity"]
+CLOSED_FORM_ORDER = 8  # turns of SO(2) that the closed-form start is solved on
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How a steerer is fitted.
+
+    Attributes:
+        num_pairs: pairs of views that are described, over all photographs.
+        turns: turns at which each view is described; every two of a pair are an example.
+        num_keypoints: keypoints a view.
+        radius: in pixels, how near two keypoints are that correspond.
+        held_out: share of the photographs that the accuracy is measured on.
+        start: where gradient descent begins; ``orthogonal`` and ``least-squares`` are closed-form solutions.
+        steps: of gradient descent; 0 keeps the start.
+        batch: examples a step.
+        learning_rate: of Adam, decaying to zero along a cosine.
+        inverse_temperature: of the dual softmax.
+        seed: of everything that is drawn; the same seed gives the same steerer.
+    """
+
+    num_pairs: int = 200
+    turns: int = 3
+    num_keypoints: int = 512
+    radius: float = 2.5
+    held_out: float = 0.1
+    views: Views = field(default_factory=Views)
+    start: Start = "orthogonal"
+    steps: int = 500
+    batch: int = 4
+    learning_rate: float = 2e-3
+    inverse_temperature: float = 20.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("num_pairs", "turns", "num_keypoints", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("radius", "learning_rate", "inverse_temperature"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.steps < 0:
+            raise ValueError(f"steps must not be negative, got {self.steps}")
+        if not 0 < self.held_out < 1:
+            raise ValueError(f"held_out must be between 0 and 1, got {self.held_out}")
+        if self.start not in ("orthogonal", "least-squares", "random", "identity"):
+            raise ValueError(f"unknown start {self.start!r}; use orthogonal, least-squares, random or identity")
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """Descriptions of two turned views, which of them correspond, and the turn that takes the second to the first."""
+
+    descriptions0: Tensor  # (N, D)
+    descriptions1: Tensor  # (M, D)
+    matches: Tensor  # (K, 2)
+    angle: float
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A fitted steerer with what is known about it."""
+
+    steerer: Steerer
+    losses: list[float]  # of every step
+    start_loss: float
+    accuracy: float  # share of held-out correspondences that are mutual nearest after steering
+    start_accuracy: float  # the same for the start
+    unsteered_accuracy: float  # without a steerer
+    same_turn_accuracy: float  # of views turned alike, without a steerer: the most that steering can reach
+    num_examples: int
+    num_matches: int
+
+    def summary(self) -> str:
+        """One line for people."""
+        steered, start, unsteered, alike = (
+            f"{100 * share:.1f} %"
+            for share in (self.accuracy, self.start_accuracy, self.unsteered_accuracy, self.same_turn_accuracy)
+        )
+        return (
+            f"held-out matching accuracy {steered} steered (start {start}), {unsteered} unsteered, {alike} for views "
+            f"turned alike; {self.num_matches} matches in {self.num_examples} examples"
+        )
+
+
+Describe = Callable[[Tensor, Tensor], Tensor]
+Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
+
+
+def fit(
+    descriptor: Descriptor | Describe,
+    images: str | os.PathLike[str] | Sequence[ImageSource],
+    group: str | Group = "C4",
+    *,
+    detector: Detector | None = None,
+    options: FitOptions | None = None,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> Steerer:
+    """Fit a steerer to a frozen descriptor: Setting A, for any callable.
+
+    Args:
+        descriptor: a :class:`~steerers.models.base.Descriptor`, or any callable that maps a (3, H, W) RGB image in
+            [0, 1] and (N, 2) keypoints in its pixels to (N, D) descriptions.
+        images: a folder, or photographs.
+        group: ``"C4"`` for quarter turns, ``"C8"`` and so on, ``"SO2"`` for every angle.
+        detector: whose keypoints are described; by default the descriptor's own, or SIFT's for a callable.
+        progress: wraps the loops, ``progress(iterable, what, length)``.
+
+    Returns:
+        The fixed steerer. :func:`fit_steerer` returns the losses and accuracies beside.
+    """
+    return fit_steerer(
+        descriptor, images, group, detector=detector, options=options, device=device, progress=progress
+    ).steerer
+
+
+def fit_steerer(
+    descriptor: Descriptor | Describe,
+    images: str | os.PathLike[str] | Sequence[ImageSource],
+    group: str | Group = "C4",
+    *,
+    detector: Detector | None = None,
+    options: FitOptions | None = None,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> Fit:
+    """:func:`fit`, with the losses and the held-out accuracy."""
+    options = options or FitOptions()
+    fitting, testing = describe_views(
+        descriptor, images, group, detector=detector, options=options, device=device, progress=progress
+    )
+    return fit_examples(fitting, testing, group, options, progress)
+
+
+def describe_views(
+    descriptor: Descriptor | Describe,
+    images: str | os.PathLike[str] | Sequence[ImageSource],
+    group: str | Group,
+    *,
+    detector: Detector | None = None,
+    options: FitOptions | None = None,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> tuple[list[Example], list[Example]]:
+    """Run a frozen descriptor over turned views of photographs: examples to fit to, and held-out ones.
+
+    This is the slow part of a fit; :func:`fit_examples` can be called on the result as often as needed.
+    """
+    options, progress = options or FitOptions(), progress or _no_progress
+    generator = torch.Generator().manual_seed(options.seed)
+    sources: Sequence[ImageSource] = find_images(images) if isinstance(images, (str, os.PathLike)) else images
+    if len(sources) < 2:
+        raise ValueError(f"fitting needs at least 2 photographs, one of them to be held out, got {len(sources)}")
+    describe, detector = _describe_with(descriptor, detector, torch.device(device))
+    chosen, held_out = split(sources, options.held_out, generator)
+    make = _ExampleMaker(describe, detector, Group.parse(group), options, torch.device(device), generator)
+    fitting = make([sources[k] for k in chosen], options.num_pairs, progress, "describing")
+    testing = make([sources[k] for k in held_out], max(4, options.num_pairs // 8), progress, "describing held-out")
+    return fitting, testing
+
+
+def fit_examples(
+    fitting: Sequence[Example],
+    testing: Sequence[Example],
+    group: str | Group,
+    options: FitOptions | None = None,
+    progress: Progress | None = None,
+) -> Fit:
+    """Fit a steerer to examples, wherever they come from: the seam for other sources of pairs, such as MegaDepth."""
+    fitting = [example for example in fitting if len(example.matches)]
+    if not fitting:
+        raise ValueError("no keypoints of the two views correspond: are the photographs empty, or is radius too small?")
+    options, group, progress = options or FitOptions(), Group.parse(group), progress or _no_progress
+    generator = torch.Generator().manual_seed(options.seed)
+    start = closed_form(fitting, group, options.start, generator)
+    steerer = Steerer.from_matrix(start, group, learnable=True)
+    start_loss = _mean_loss(steerer, testing or fitting, options)
+    start_accuracy = mean_accuracy(steerer, testing)
+    losses = _descend(steerer, fitting, options, generator, progress)
+    fixed = Steerer.from_matrix(steerer.generator().detach().cpu(), group)
+    alike = [example for example in testing if abs(math.remainder(example.angle, 2 * math.pi)) < 1e-6]
+    return Fit(
+        steerer=fixed,
+        losses=losses,
+        start_loss=start_loss,
+        accuracy=mean_accuracy(steerer, testing),
+        start_accuracy=start_accuracy,
+        unsteered_accuracy=mean_accuracy(None, testing),
+        same_turn_accuracy=mean_accuracy(None, alike),
+        num_examples=len(fitting),
+        num_matches=sum(len(example.matches) for example in fitting),
+    )
+
+
+# Examples -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _ExampleMaker:
+    """Runs the frozen descriptor over turned views of photographs."""
+
+    describe: Callable[[Tensor, Keypoints], Tensor]
+    detector: Detector
+    group: Group
+    options: FitOptions
+    device: torch.device
+    generator: torch.Generator
+
+    @torch.no_grad()
+    def __call__(self, sources: Sequence[ImageSource], num_pairs: int, progress: Progress, what: str) -> list[Example]:
+        examples: list[Example] = []
+        rounds = [sources[k % len(sources)] for k in range(num_pairs)]
+        photos = load_photos(rounds, 4 * self.options.views.size, self.device)
+        for photo in progress(photos, what, num_pairs):
+            examples += self._pair(photo)
+        return examples
+
+    def _pair(self, photo: Tensor) -> list[Example]:
+        views, size = self.options.views, (int(photo.shape[2]), int(photo.shape[1]))
+        turns = self._draw_turns()
+        sides = []
+        for _ in range(2):
+            homography = draw_homography(size, views, self.generator)
+            sides.append([self._view(photo, homography, turn) for turn in turns])
+        return [
+            self._example(first, second, turn0 - turn1)
+            for first, turn0 in zip(sides[0], turns, strict=True)
+            for second, turn1 in zip(sides[1], turns, strict=True)
+        ]
+
+    def _draw_turns(self) -> list[float]:
+        """Different turns of the group; both views get the same, so that some examples are turned alike."""
+        if self.group.order is None:
+            return (
+                2 * math.pi * torch.rand(self.options.turns, generator=self.generator, dtype=torch.float64)
+            ).tolist()
+        order = torch.randperm(self.group.order, generator=self.generator)[: self.options.turns]
+        return [float(turn) for turn in self.group.angles()[order]]
+
+    def _view(self, photo: Tensor, homography: Tensor, turn: float) -> tuple[Tensor, Tensor, Tensor]:
+        view = render(photo, homography, turn, self.options.views, self.generator)
+        keypoints = self.detector.detect(view.image, num_keypoints=self.options.num_keypoints, mask=view.mask)
+        descriptions = self.describe(view.image, keypoints)
+        if not bool(torch.isfinite(descriptions).all()):
+            raise ValueError("the descriptor gave descriptions that are not finite (NaN or infinite)")
+        return keypoints.xy, F.normalize(descriptions.float(), dim=1), view.from_photo
+
+    def _example(
+        self, first: tuple[Tensor, Tensor, Tensor], second: tuple[Tensor, Tensor, Tensor], angle: float
+    ) -> Example:
+        (xy0, descriptions0, from0), (xy1, descriptions1, from1) = first, second
+        matches = correspondences(xy0, xy1, from1 @ torch.linalg.inv(from0), self.options.radius)
+        return Example(descriptions0, descriptions1, matches, angle)
+
+
+def _describe_with(
+    descriptor: Descriptor | Describe, detector: Detector | None, device: torch.device
+) -> tuple[Callable[[Tensor, Keypoints], Tensor], Detector]:
+    """The call that describes, and the detector: the descriptor's own where it has one."""
+    if detector is None and isinstance(descriptor, Detector):
+        detector = descriptor
+    if detector is None:
+        from steerers.models.upright_sift import UprightSift
+
+        detector = UprightSift()
+    detector.to(device).eval()
+    if isinstance(descriptor, Descriptor):
+        descriptor.to(device).eval()
+        return descriptor.describe, detector
+    if not callable(descriptor):
+        raise TypeError(f"descriptor must be a Descriptor or a callable, got {type(descriptor).__name__}")
+    call: Describe = descriptor
+    return lambda image, keypoints: call(image, keypoints.xy), detector
+
+
+# The fit --------------------------------------------------------------------------------------------------------------
+
+
+def closed_form(examples: Sequence[Example], group: Group, start: Start, generator: torch.Generator) -> Tensor:
+    """The (D, D) generator from which gradient descent begins.
+
+    For C_n all matches are solved at once: the smallest turn ``R`` is found from the examples whose turn it is. For
+    SO(2) the same is done for C_8 with the nearest turns, and the generator is the logarithm.
+    """
+    dim = int(examples[0].descriptions0.shape[1])
+    if start == "random":
+        return Steerer.random(dim, group, generator=generator, learnable=False).generator()
+    if start == "identity":
+        return Steerer.inv(dim, group).generator().float()
+    order = group.order or CLOSED_FORM_ORDER
+    turned, target = _matched(examples, 2 * math.pi / order)
+    cross = target.mT @ turned  # (D, D): sum of target turned'
+    if start == "orthogonal":
+        left, _, right = torch.linalg.svd(cross)
+        element = left @ right
+    else:
+        gram = turned.mT @ turned
+        element = torch.linalg.solve(gram + 1e-3 * gram.diagonal().mean() * torch.eye(dim).to(gram), cross, left=False)
+    return (element if group.order is not None else _real_logarithm(element) * (order / (2 * math.pi))).float()
+
+
+def _matched(examples: Sequence[Example], step: float) -> tuple[Tensor, Tensor]:
+    """Descriptions that the smallest turn maps to one another, (K, D) float64 each, in both directions."""
+    turned, target = [], []
+    for example in examples:
+        steps = example.angle / step
+        nearest = round(steps)
+        if abs(steps - nearest) * step > math.radians(12):
+            continue
+        i, j = example.matches.unbind(dim=1)
+        first, second = example.descriptions0[i].double(), example.descriptions1[j].double()
+        if nearest % round(2 * math.pi / step) == 1:
+            turned.append(second)
+            target.append(first)
+        if -nearest % round(2 * math.pi / step) == 1:
+            turned.append(first)
+            target.append(second)
+    if not turned:
+        raise ValueError("no example shows the smallest turn of the group: use more pairs or turns")
+    return torch.cat(turned), torch.cat(target)
+
+
+def _real_logarithm(element: Tensor) -> Tensor:
+    """The principal logarithm of a matrix that is nearly a turn; eigenvalues keep their direction only."""
+    values, vectors = torch.linalg.eig(element)
+    angles = torch.complex(torch.zeros_like(values.real), values.angle())
+    logarithm: Tensor = (vectors @ torch.diag(angles) @ torch.linalg.inv(vectors)).real
+    return logarithm
+
+
+def _steered(steerer: Steerer | None, example: Example) -> tuple[Tensor, Tensor]:
+    """Unit descriptions of both views, the second steered to the first."""
+    second = example.descriptions1
+    if steerer is not None:
+        second = steerer.steer(second, example.angle)
+    return example.descriptions0, F.normalize(second, dim=1)
+
+
+def _descend(
+    steerer: Steerer, examples: Sequence[Example], options: FitOptions, generator: torch.Generator, progress: Progress
+) -> list[float]:
+    steerer.to(examples[0].descriptions0.device)
+    optimiser = torch.optim.Adam(steerer.parameters(), lr=options.learning_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, options.steps))
+    losses: list[float] = []
+    for _ in progress(range(options.steps), "fitting", options.steps):
+        chosen = torch.randint(len(examples), (options.batch,), generator=generator).tolist()
+        loss = _loss(steerer, [examples[k] for k in chosen], options)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def _loss(steerer: Steerer, examples: Sequence[Example], options: FitOptions) -> Tensor:
+    total = [
+        dual_softmax_nll(*_steered(steerer, example), example.matches, options.inverse_temperature)
+        for example in examples
+    ]
+    return torch.stack(total).mean()
+
+
+@torch.no_grad()
+def _mean_loss(steerer: Steerer, examples: Sequence[Example], options: FitOptions) -> float:
+    steerer.to(examples[0].descriptions0.device)
+    return float(_loss(steerer, examples, options))
+
+
+def mean_accuracy(steerer: Steerer | None, examples: Sequence[Example]) -> float:
+    """Share of all true matches that are mutual nearest neighbours once the second view is steered to the first."""
+    if steerer is not None and examples:
+        steerer.to(examples[0].descriptions0.device)
+    found = total = 0.0
+    for example in examples:
+        if len(example.matches):
+            with torch.no_grad():
+                found += len(example.matches) * matching_accuracy(*_steered(steerer, example), example.matches)
+            total += len(example.matches)
+    return found / total if total else float("nan")
+
+
+def _no_progress(items: Iterable[Any], what: str, length: int) -> Iterable[Any]:
+    return items

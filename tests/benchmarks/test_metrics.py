@@ -1,0 +1,160 @@
+"""Metrics against values worked out by hand, and against their definitions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steerers.benchmarks import metrics
+from steerers.geometry import rotation_about_centre, transform_points
+
+error_lists = st.lists(st.floats(0, 20) | st.just(math.inf), min_size=1, max_size=12)
+SIZE = (101, 51)
+
+
+def translation(x: float, y: float) -> np.ndarray:
+    return np.array([[1, 0, x], [0, 1, y], [0, 0, 1.0]])
+
+
+# Area under the curve -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("errors", "threshold", "area"),
+    [
+        ([0.0, 0.0, 0.0], 3.0, 1.0),
+        ([math.inf, math.inf], 10.0, 0.0),
+        ([math.nan], 10.0, 0.0),
+        ([12.0, 20.0], 10.0, 0.0),
+        ([1.0], 5.0, (0.5 * 1 + 4) / 5),
+        ([1.0, 2.0, 3.0, math.inf], 5.0, (0.125 + 0.375 + 0.625 + 2 * 0.75) / 5),
+        ([1.0, 2.0, 3.0, math.inf], 3.0, (0.125 + 0.375 + 1 * 0.5) / 3),  # an error at the threshold adds nothing
+        ([3.0, math.inf, 1.0, 2.0], 5.0, 2.625 / 5),  # in any order
+        ([0.0, 4.0], 8.0, (4 * (0.5 + 1) / 2 + 4) / 8),
+    ],
+)
+def test_auc_by_hand(errors: list[float], threshold: float, area: float) -> None:
+    assert metrics.auc(errors, [threshold]) == pytest.approx([area], abs=1e-12)
+
+
+@given(errors=error_lists, threshold=st.floats(0.5, 25))
+def test_auc_is_the_integral_of_the_recall_curve(errors: list[float], threshold: float) -> None:
+    reached = sorted(error for error in errors if error < threshold)
+    knots = np.array([0.0, *reached, threshold])
+    recall = np.array([*range(len(reached) + 1), len(reached)]) / len(errors)
+    grid = np.unique(np.concatenate([knots, np.linspace(0, threshold, 2001)]))
+    curve = np.interp(grid, knots, recall)
+    # np.interp takes one value at a jump; the two sides of a jump have no width
+    (area,) = metrics.auc(errors, [threshold])
+    assert area == pytest.approx(np.trapezoid(curve, grid) / threshold, abs=2e-3)
+
+
+@given(errors=error_lists)
+def test_auc_counts_failures_and_grows_with_the_threshold(errors: list[float]) -> None:
+    areas = metrics.auc(errors, [1.0, 2.0, 5.0, 25.0])
+    assert (np.diff(areas) >= -1e-12).all()
+    assert all(0 <= area <= 1 + 1e-12 for area in areas)
+    share = len(errors) / (len(errors) + 1)
+    with_failure = metrics.auc([*errors, math.inf], [1.0, 2.0, 5.0, 25.0])
+    assert with_failure == pytest.approx([share * area for area in areas], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("errors", "thresholds", "message"),
+    [([], [3.0], "empty"), ([1.0], [0.0], "got 0.0"), ([1.0], [math.inf], "got inf"), ([-1.0], [3.0], "got -1.0")],
+)
+def test_auc_refuses_what_has_no_curve(errors: list[float], thresholds: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        metrics.auc(errors, thresholds)
+
+
+# Points ---------------------------------------------------------------------------------------------------------------
+
+
+def test_corner_error_of_a_shift_is_its_length() -> None:
+    assert metrics.corner_error(translation(3, 4), np.eye(3), SIZE) == pytest.approx(5.0)
+    assert metrics.corner_error(7 * translation(3, 4), translation(3, 4), SIZE) == pytest.approx(0.0, abs=1e-12)
+    assert metrics.corner_error(np.diag([1.1, 1.0, 1.0]), np.eye(3), SIZE) == pytest.approx(5.0)  # 0, 10, 10, 0
+    assert metrics.corner_error(None, np.eye(3), SIZE) == math.inf
+
+
+def test_a_corner_at_infinity_is_a_failure() -> None:
+    to_infinity = np.array([[1, 0, 0], [0, 1, 0], [-1 / 100, 0, 1.0]])
+    assert metrics.corner_error(to_infinity, np.eye(3), SIZE) == math.inf
+
+
+def test_precision_says_exactly_what_the_threshold_says() -> None:
+    points = np.random.default_rng(0).integers(0, 50, (20, 2)).astype(np.float64)
+    for shift, share in ((0.0, 1.0), (2.999, 1.0), (3.0, 1.0), (3.001, 0.0)):
+        errors = metrics.reprojection_errors(points, points + np.array([shift, 0]), np.eye(3))
+        assert metrics.precision(errors, 3.0) == share
+    assert metrics.precision(np.array([1.0, 2.0, 4.0, 9.0]), 3.0) == 0.5
+    assert metrics.precision(np.zeros(0), 3.0) == 0.0
+
+
+def test_repeatability_of_a_perfect_and_a_shifted_detector() -> None:
+    grid = torch.cartesian_prod(torch.arange(0, 101, 10.0), torch.arange(10, 41, 10.0))
+    H = torch.from_numpy(translation(20, 0))  # eight of them leave the image on the right
+    seen = transform_points(H, grid)
+    assert metrics.repeatability(grid, seen, H, SIZE, SIZE, 3.0) == 1.0
+    off = seen + torch.tensor([0.0, 4.0])
+    assert metrics.repeatability(grid, off, H, SIZE, SIZE, 3.0) == 0.0
+    assert metrics.repeatability(grid, off, H, SIZE, SIZE, 4.0) == 1.0
+
+
+def test_repeatability_counts_both_images_in_the_common_part_only() -> None:
+    points0 = torch.tensor([[10.0, 10], [20, 20], [30, 30], [40, 40], [200, 10]])  # the last lies outside of image 0
+    points1 = torch.tensor([[10.0, 12], [20, 20], [-30, 5]])  # the last lies outside of image 1
+    identity = torch.eye(3, dtype=torch.float64)
+    assert metrics.repeatability(points0, points1, identity, SIZE, SIZE, 3.0) == pytest.approx((2 + 2) / (4 + 2))
+    assert metrics.repeatability(points0, points1[:0], identity, SIZE, SIZE, 3.0) == 0.0
+    assert metrics.repeatability(points0[:0], points1[:0], identity, SIZE, SIZE, 3.0) == 0.0
+
+
+def test_repeatability_of_many_keypoints_goes_by_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = torch.rand(50, 2, generator=torch.Generator().manual_seed(0)) * 50
+    identity = torch.eye(3, dtype=torch.float64)
+    whole = metrics.repeatability(points[:30], points[20:], identity, SIZE, SIZE, 3.0)
+    monkeypatch.setattr(metrics, "_ROWS", 7)
+    assert metrics.repeatability(points[:30], points[20:], identity, SIZE, SIZE, 3.0) == whole
+    assert 0 < whole < 1
+
+
+# Angles ---------------------------------------------------------------------------------------------------------------
+
+
+@given(degrees=st.floats(-179, 179), scale=st.floats(-3, 3).filter(lambda value: abs(value) > 0.1))
+def test_turn_at_centre_of_a_turn(degrees: float, scale: float) -> None:
+    turn, _ = rotation_about_centre(SIZE, math.radians(degrees))
+    assert metrics.turn_at_centre(scale * turn.numpy(), SIZE) == pytest.approx(
+        degrees, abs=1e-6
+    )  # near quarter turns are exact
+
+
+def test_turn_at_centre_of_a_perspective_map() -> None:
+    turn, _ = rotation_about_centre(SIZE, math.radians(25))
+    H = turn.numpy() @ np.array([[1.2, 0.3, 4], [-0.1, 0.9, 2], [1e-3, -2e-3, 1]])
+    centre, step = np.array([50.0, 25.0]), 1e-5
+    offsets = [np.array([step, 0]), np.array([0, step])]
+    columns = [(metrics.apply(H, [centre + o]) - metrics.apply(H, [centre - o]))[0] / (2 * step) for o in offsets]
+    (a, c), (b, d) = columns
+    assert metrics.turn_at_centre(H, SIZE) == pytest.approx(math.degrees(math.atan2(b - c, a + d)), abs=1e-4)
+    assert metrics.turn_at_centre(np.diag([-1.0, 1, 1]), SIZE) is None
+
+
+@pytest.mark.parametrize(
+    ("estimated", "truth", "error"),
+    [(10.0, 30.0, 20.0), (-170.0, 170.0, 20.0), (180.0, -180.0, 0.0), (90.0, 450.0, 0.0), (0.0, 180.0, 180.0)],
+)
+def test_angle_error(estimated: float, truth: float, error: float) -> None:
+    assert metrics.angle_error(estimated, truth) == pytest.approx(error)
+
+
+def test_angle_error_of_nothing_is_none() -> None:
+    assert metrics.angle_error(None, 10.0) is None
+    assert metrics.angle_error(10.0, None) is None

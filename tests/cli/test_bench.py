@@ -1,0 +1,151 @@
+"""``steerers bench match``: the table, the JSON, and what bad input gets."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from steerers.bench.matching import MEASURED
+from steerers.cli import main
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = ["--num", "300", "--dim", "64", "--repeats", "1"]
+
+
+class Ran(NamedTuple):
+    """What a command line left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def bench(*arguments: str | Path) -> Ran:
+    """Run ``steerers bench match`` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code: Any = main(["bench", "match", *map(str, arguments)])
+        except SystemExit as stopped:
+            code = stopped.code
+    return Ran(code, out.getvalue(), err.getvalue())
+
+
+def read(path: Path) -> dict[str, Any]:
+    """JSON as the standard has it: without NaN."""
+    report: dict[str, Any] = json.loads(path.read_text(), parse_constant=pytest.fail)
+    return report
+
+
+@pytest.fixture(scope="module")
+def whole(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, dict[str, Any]]:
+    """A run over every strategy, and its JSON."""
+    path = tmp_path_factory.mktemp("bench") / "bench.json"
+    return bench(*SMALL, "--order", "6", "--json", path), read(path)
+
+
+def test_prints_every_strategy(whole: tuple[Ran, dict[str, Any]]) -> None:
+    ran, _ = whole
+    assert (ran.code, ran.err) == (0, "")
+    setting, header, *rows = ran.out.splitlines()
+    assert setting.startswith("num 300, dim 64, order 6, device CPU ")
+    assert header.split()[:2] == ["strategy", "steerer"]
+    assert [row.split()[0] for row in rows] == list(MEASURED)
+    assert set(MEASURED) == {
+        "dual-softmax", "max-matches", "max-similarity", "subset", "procrustes", "prototype-procrustes", "invariant"
+    }  # fmt: skip
+    assert all("100.00 % of " in row for row in rows)
+
+
+def test_json_holds_what_is_printed(whole: tuple[Ran, dict[str, Any]]) -> None:
+    ran, report = whole
+    assert {"num", "dim", "order", "device", "threads", "torch", "rows"} == set(report)
+    assert (report["num"], report["dim"], report["order"]) == (300, 64, 6)
+    assert [row["strategy"] for row in report["rows"]] == list(MEASURED)
+    for row, line in zip(report["rows"], ran.out.splitlines()[2:], strict=True):
+        assert row["steerer"] == ("Freq1" if "procrustes" in row["strategy"] else "Spread")
+        for cost in (row["cost"], row["textbook"]):
+            assert set(cost) == {"seconds", "extra_bytes"}
+            assert cost["seconds"] > 0
+            assert cost["extra_bytes"] > 300 * 4
+        assert row["textbook"]["extra_bytes"] >= 300 * 300 * 4  # dense
+        assert row["speedup"] == pytest.approx(row["textbook"]["seconds"] / row["cost"]["seconds"])
+        assert line.split()[2] == f"{1e3 * row['cost']['seconds']:.1f}"
+        assert line.endswith(f" of {row['matches']}")
+
+
+def test_matches_are_those_of_the_textbook(whole: tuple[Ran, dict[str, Any]]) -> None:
+    _, report = whole
+    assert [row["common"] for row in report["rows"]] == [1.0] * len(MEASURED)
+    assert all(row["matches"] > 100 for row in report["rows"])
+
+
+def test_without_textbook(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    ran = bench(*SMALL, "--no-textbook", "--strategies", "procrustes", "dual-softmax", "--json", path)
+    assert (ran.code, ran.err) == (0, "")
+    rows = read(path)["rows"]
+    assert [row["strategy"] for row in rows] == ["procrustes", "dual-softmax"]
+    assert all(row["textbook"] is row["speedup"] is row["common"] is None for row in rows)
+    assert [line.split()[-1] for line in ran.out.splitlines()[2:]] == ["-", "-"]
+
+
+def test_no_matches_at_all_is_still_json(tmp_path: Path) -> None:
+    """Two invariant coordinates tell nothing apart: neither form finds a match, and they agree."""
+    path = tmp_path / "bench.json"
+    ran = bench("--num", "300", "--dim", "14", "--repeats", "1", "--strategies", "invariant", "--json", path)
+    assert ran.code == 0
+    assert "nan" not in ran.out
+    assert read(path)["rows"][0]["matches"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--strategies", "no-such"], "cannot bench strategy 'no-such'; use some of dual-softmax, max-matches"),
+        (["--strategies", "dual-softmax", "tta"], "cannot bench strategy 'tta'"),
+        (["--device", "no-such"], "unknown device 'no-such'"),
+        (["--num", "-1"], "argument --num: '-1' is not a whole number of at least 1"),
+        (["--dim", "0"], "argument --dim: '0' is not a whole number of at least 1"),
+        (["--dim", "5"], "needs dim 14 or more, got 5"),
+        (["--dim", "15", "--strategies", "procrustes"], "dim must be even, got 15"),
+        (["--order", "-8"], "argument --order: '-8' is not a whole number"),
+        (["--order", "1"], "order"),
+        (["--repeats", "0"], "argument --repeats: '0' is not a whole number of at least 1"),
+    ],
+)
+def test_bad_input(tmp_path: Path, arguments: list[str], message: str) -> None:
+    ran = bench(*SMALL, *arguments, "--json", tmp_path / "bench.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("steerers")
+    assert ran.err.count("\n") == 1
+    assert message in ran.err
+    assert os.listdir(tmp_path) == []
+
+
+def test_bad_output_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steerers.bench.matching.bench_matching", lambda *_, **__: pytest.fail("measured"))
+    path = tmp_path / "no-such" / "bench.json"
+    assert bench(*SMALL, "--json", path) == (
+        2,
+        "",
+        f"steerers: cannot write {path}: there is no folder {path.parent}\n",
+    )
+
+
+def test_process_keeps_standard_error_clean() -> None:
+    """PyTorch's profiler, by which memory is measured, logs there if let."""
+    done = subprocess.run(
+        [sys.executable, "-m", "steerers", "bench", "match", *SMALL, "--strategies", "dual-softmax"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "100.00 % of " in done.stdout

@@ -1,0 +1,159 @@
+"""The command ``steerers`` itself: help, version, exit codes, and what reaches the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import steerers
+from steerers.cli import main, make_parser
+
+
+def commands(parser: argparse.ArgumentParser, *above: str) -> list[list[str]]:
+    """Every command and subcommand, as typed."""
+    found = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, child in action.choices.items():
+                found += [[*above, name], *commands(child, *above, name)]
+    return found
+
+
+COMMANDS = commands(make_parser())
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """The exit code, standard output and standard error of a command line."""
+    try:
+        code: Any = main(arguments)
+    except SystemExit as stopped:
+        code = stopped.code
+    return code, *capsys.readouterr()
+
+
+def examples(text: str) -> list[list[str]]:
+    """The command lines below ``example:`` in a help text, without the program's name."""
+    _, _, below = text.partition("\nexample:\n")
+    lines = below.replace("\\\n", " ").splitlines()
+    return [shlex.split(line)[1:] for line in lines if line.strip().startswith("steerers ")]
+
+
+# Help and version -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_of_every_command(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    code, out, err = run(capsys, *command, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"usage: steerers {' '.join(command)} ")
+    found = examples(out)
+    assert any(example[: len(command)] == command for example in found)
+    for example in found:
+        assert callable(make_parser().parse_args(example).run)
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--help")
+    assert (code, err) == (0, "")
+    assert ["bench", "match"] in COMMANDS
+    for name, *_ in COMMANDS:
+        assert re.search(rf"^ +{name} +\w", out, re.MULTILINE), name
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"steerers {steerers.__version__}\n", "")
+
+
+def test_models_marks_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "models")
+    assert (code, err) == (0, "")
+    (default,) = (line for line in out.splitlines() if "(default)" in line)
+    assert default.split()[0] == steerers.load().model.name
+
+
+# Bad input ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "steerers: the following arguments are required: COMMAND (see steerers --help)"),
+        (["no-such"], "steerers: argument COMMAND: invalid choice: 'no-such'"),
+        (["--no-such"], "steerers: "),
+        (["match"], "steerers match: the following arguments are required: A, B (see steerers match --help)"),
+        (["match", "a.jpg"], "steerers match: the following arguments are required: B"),
+        (["models", "extra"], "steerers: unrecognized arguments: extra"),
+        (["bench"], "steerers bench: the following arguments are required: SUBJECT (see steerers bench --help)"),
+        (["models", "two\nlines"], "steerers: unrecognized arguments: two"),
+        (["match", "two\nlines.jpg", "b.jpg"], "steerers: no such image: two"),
+    ],
+)
+def test_bad_command_lines(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(message)
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+
+
+def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Let ``steerers match`` end in an error."""
+
+    def load(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("steerers.pipeline.load", load)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("first\n  second"), "steerers: first second\n"),
+        (ValueError(), "steerers: ValueError\n"),
+        (PermissionError(13, "Permission denied", "a.jpg"), "steerers: a.jpg: Permission denied\n"),
+        (OSError("broken"), "steerers: broken\n"),
+        (ImportError("needs kornia: pip install 'steerers[frozen]'"),
+         "steerers: needs kornia: pip install 'steerers[frozen]'\n"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)  # fmt: skip
+def test_errors_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception, line: str
+) -> None:
+    fail_with(monkeypatch, error)
+    assert run(capsys, "match", "a.jpg", "b.jpg") == (2, "", line)
+
+
+def test_an_interruption_is_no_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(monkeypatch, KeyboardInterrupt())
+    assert run(capsys, "match", "a.jpg", "b.jpg") == (130, "", "")
+
+
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(monkeypatch, ZeroDivisionError("a bug"))
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        main(["match", "a.jpg", "b.jpg"])
+
+
+# In a process of its own ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
+def test_a_reader_that_leaves() -> None:
+    """As in ``steerers models | head -1``: neither a traceback nor Python's own complaint when it closes the pipe."""
+    command = [sys.executable, "-m", "steerers", "models"]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -1,0 +1,335 @@
+"""The tiled dual softmax with mutual nearest neighbours against dense matrices."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from helpers import randn, seeds
+from matching import reference
+from matching.reference import assert_identical, assert_same, by_first, planted
+from steerers.matching import Assignment, assign, make_strategy
+from steerers.matching.similarity import Cosine, Harmonics, RowBlock, Rows, Similarity, Turned, normalised
+from steerers.steerer import Steerer
+
+TILES = [1, 7, 64, 1000, None]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Products as small as these gain nothing from threads, which on a busy machine wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Given(Similarity):
+    """Cosines that are written down: (alternatives, N, M). Tiles of them have no rounding."""
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores if scores.ndim == 3 else scores[None]
+        self.alternatives = len(self.scores)
+        self.shape, self.device = (self.scores.shape[1], self.scores.shape[2]), scores.device
+
+    def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
+        return lambda cols: self.scores[:, rows][:, :, cols] * scale
+
+    def pairs(self, i: Tensor, j: Tensor) -> Tensor:
+        return self.scores[0, i, j].double()
+
+    def alternative(self, index: int) -> Similarity:
+        return Given(self.scores[index])
+
+
+def cosine(a: Tensor, b: Tensor) -> Cosine:
+    return Cosine(normalised(a), normalised(b))
+
+
+def pair_of_images(n: int, m: int, dim: int = 24, seed: int = 0, noise: float = 0.4) -> tuple[Tensor, Tensor]:
+    a, b, _ = planted(Steerer.inv(dim), 0.0, n, m, noise=noise, seed=seed)
+    return a, b
+
+
+def rounding(inverse_temperature: float) -> float:
+    """How far float32 probabilities may be off: cosines are by 1e-7, which the temperature multiplies."""
+    return 2e-5 * max(1.0, inverse_temperature / 20)
+
+
+def decided(p: Tensor, threshold: float) -> bool:
+    """Whether no probability is so near to another of its row or column, or to the threshold, that rounding decides."""
+    clear = bool(((p - threshold).abs() > 1e-5).all()) or threshold == 0
+    for q in (p.log(), p.mT.log()):
+        if q.shape[1] > 1:
+            best, second = q.topk(2, dim=1).values.unbind(dim=1)
+            clear = clear and bool((best - second > 1e-3).all())
+    return clear
+
+
+# Against the textbook -------------------------------------------------------------------------------------------------
+
+
+@given(
+    n=st.integers(1, 40),
+    m=st.integers(1, 40),
+    seed=seeds,
+    inverse_temperature=st.sampled_from([1.0, 20.0, 59.0, 61.0, 200.0]),
+    threshold=st.sampled_from([0.0, 0.01, 0.5]),
+    tile=st.sampled_from([1, 3, 16, None]),
+)
+def test_any_matrix_of_cosines(
+    n: int, m: int, seed: int, inverse_temperature: float, threshold: float, tile: int | None, dtype: torch.dtype
+) -> None:
+    scores = torch.rand(n, m, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype) * 2 - 1
+    options = {"inverse_temperature": inverse_temperature, "threshold": threshold}
+    assume(decided(reference.probabilities(scores.double(), inverse_temperature), threshold))
+    (found,) = assign(Given(scores), tile=tile, **options)
+    assert_same(found, reference.assign(scores.double(), **options), atol=rounding(inverse_temperature))
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.01, 0.5])
+@pytest.mark.parametrize("inverse_temperature", [5.0, 20.0, 60.0])
+@pytest.mark.parametrize(("n", "m"), [(150, 90), (40, 200)])
+def test_planted_matches(n: int, m: int, inverse_temperature: float, threshold: float) -> None:
+    a, b = pair_of_images(n, m)
+    options = {"inverse_temperature": inverse_temperature, "threshold": threshold}
+    expected = reference.dual_softmax(a, b, **options)
+    (found,) = assign(cosine(a, b), **options)
+    assert_same(found, expected, atol=rounding(inverse_temperature))
+    if inverse_temperature == 20:
+        assert len(found) > (5 if threshold == 0.5 else 20)
+        assert bool((found.scores > threshold).all())
+
+
+def test_a_threshold_only_takes_away() -> None:
+    a, b = pair_of_images(120, 130)
+    (everything,) = assign(cosine(a, b), threshold=0.0)
+    for threshold in (0.001, 0.01, 0.1, 0.5, 0.9):
+        (found,) = assign(cosine(a, b), threshold=threshold)
+        kept = everything.scores > threshold
+        assert torch.equal(found.indices, everything.indices[kept])
+        assert torch.equal(found.scores, everything.scores[kept])
+
+
+@pytest.mark.parametrize("inverse_temperature", [100.0, 200.0, 500.0])
+def test_a_large_inverse_temperature_stays_exact(inverse_temperature: float, dtype: torch.dtype) -> None:
+    """Rows whose best cosine is far below 1 must not vanish: exp(500 (0.5 - 1)) is nothing in float32."""
+    a, b = pair_of_images(80, 70, dim=16, noise=0.8)
+    (found,) = assign(cosine(a.to(dtype), b.to(dtype)), inverse_temperature=inverse_temperature)
+    assert bool(torch.isfinite(found.scores).all())
+    expected = reference.dual_softmax(a, b, inverse_temperature=inverse_temperature)
+    assert len(expected) > 30
+    assert_same(found, expected, atol=rounding(inverse_temperature) if dtype == torch.float32 else 1e-6)
+
+
+@pytest.mark.parametrize("inverse_temperature", [20.0, 100.0, 500.0])
+def test_opposite_descriptions_match_where_there_is_no_other(inverse_temperature: float) -> None:
+    """One row, one column: both softmaxes are 1 whatever the cosine."""
+    a = randn(1, 8, dtype=torch.float32)
+    (found,) = assign(cosine(a, -a), inverse_temperature=inverse_temperature)
+    assert found.indices.tolist() == [[0, 0]]
+    assert found.scores.tolist() == pytest.approx([1.0], abs=1e-5)
+
+
+def test_alternatives_are_assigned_apart() -> None:
+    scores = torch.rand(3, 50, 40, generator=torch.Generator().manual_seed(0))
+    together = assign(Given(scores), tile=16)
+    assert len(together) == 3
+    for found, alone in zip(together, scores, strict=True):
+        assert_same(found, reference.assign(alone))
+
+
+# Tiles ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.01, 0.5])
+def test_the_tile_does_not_change_the_matches(threshold: float, dtype: torch.dtype) -> None:
+    a, b = pair_of_images(35, 27)
+    results = [assign(cosine(a.to(dtype), b.to(dtype)), threshold=threshold, tile=tile)[0] for tile in TILES]
+    assert len(results[0]) > 5
+    for found in results[1:]:
+        assert_same(found, results[0], atol=2e-5 if dtype == torch.float32 else 1e-6)
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_of_equal_ones_the_first_counts(tile: int | None) -> None:
+    scores = torch.full((30, 20), 0.1)
+    scores[4:9, 3] = scores[4:9, 11] = 0.9  # rows 4 to 8 are the same, columns 3 and 11 are
+    scores[20, 5] = scores[25, 5] = 0.8
+    (found,) = assign(Given(scores), tile=tile, threshold=0.02)
+    assert found.indices.tolist() == [[20, 5], [4, 3]]
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_all_equal(tile: int | None) -> None:
+    (found,) = assign(Given(torch.full((9, 9), 0.3)), tile=tile)
+    assert found.indices.tolist() == [[0, 0]]
+    assert found.scores.tolist() == pytest.approx([1 / 81], abs=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["dual-softmax", "max-similarity", "max-matches"])
+def test_duplicated_descriptions_match_once(strategy: str) -> None:
+    distinct = randn(40, 16, dtype=torch.float32)
+    shuffle = torch.Generator().manual_seed(0)
+    i, j = torch.randperm(120, generator=shuffle) % 40, torch.randperm(80, generator=shuffle) % 40
+    found = make_strategy(strategy, Steerer.spread(16)).match(distinct[i], distinct[j])
+    first, second = found.indices.unbind(dim=1)
+    assert torch.equal(i[first], j[second])  # what matches is the same description
+    assert sorted(i[first].tolist()) == list(range(40))  # and each matches once
+    assert_identical(make_strategy(strategy, Steerer.spread(16)).match(distinct[i], distinct[j]), found)
+
+
+@pytest.mark.parametrize("strategy", ["dual-softmax", "max-similarity", "max-matches"])
+def test_the_tile_does_not_change_which_duplicate_matches(strategy: str) -> None:
+    """Equal descriptions make equal scores, whatever rounding a product of another shape does: the first counts."""
+    distinct = randn(20, 16, dtype=torch.float32)
+    shuffle = torch.Generator().manual_seed(0)
+    i, j = torch.randperm(60, generator=shuffle) % 20, torch.randperm(40, generator=shuffle) % 20
+    for tile in TILES:
+        found = make_strategy(strategy, Steerer.spread(16), tile=tile).match(distinct[i], distinct[j])
+        expected = [[i.tolist().index(k), j.tolist().index(k)] for k in range(20)]
+        assert sorted(found.indices.tolist()) == sorted(expected)
+
+
+# Edges ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "m"), [(0, 0), (0, 5), (5, 0)])
+def test_nothing_to_match(n: int, m: int) -> None:
+    (found,) = assign(cosine(torch.zeros(n, 4), torch.zeros(m, 4)))
+    assert len(found) == 0
+    assert found.indices.shape == (0, 2)
+    assert found.indices.dtype == torch.int64
+    assert len(assign(Given(torch.zeros(3, n, m)))) == 3
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 30), (30, 1)])
+@pytest.mark.parametrize("dim", [1, 8])
+def test_one_keypoint_or_one_dimension(n: int, m: int, dim: int) -> None:
+    a, b = randn(n, dim, dtype=torch.float32), randn(m, dim, seed=1, dtype=torch.float32)
+    (found,) = assign(cosine(a, b))
+    assert_same(found, reference.dual_softmax(a, b))
+    assert len(found) <= 1
+
+
+def test_descriptions_of_zeros_match_nothing_above_chance() -> None:
+    (found,) = assign(cosine(torch.zeros(20, 8), randn(20, 8, dtype=torch.float32)))
+    assert len(found) == 0
+
+
+def test_best_first() -> None:
+    a, b = pair_of_images(100, 100)
+    (found,) = assign(cosine(a, b))
+    assert found.scores.tolist() == sorted(found.scores.tolist(), reverse=True)
+    assert len(found) == len(found.indices)
+    assert found.angle is None
+    assert found.angles is None
+    assert isinstance(found, Assignment)
+    assert torch.equal(by_first(found).sort().values, torch.arange(len(found)))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("inverse_temperature", 0.0),
+        ("inverse_temperature", -20.0),
+        ("inverse_temperature", math.nan),
+        ("inverse_temperature", math.inf),
+        ("threshold", -0.1),
+        ("threshold", 1.0),
+        ("threshold", math.nan),
+        ("tile", 0),
+        ("tile", -3),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(option: str, value: float) -> None:
+    with pytest.raises(ValueError, match=option):
+        assign(Given(torch.zeros(2, 2)), **{option: value})
+    with pytest.raises(ValueError, match=option):
+        make_strategy("dual-softmax", **{option: value})
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+
+class Allocations(TorchDispatchMode):
+    """Bytes of the largest tensor that was made, and the most bytes that were alive at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = self.live = self.peak = 0
+        self.seen: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                self._count(tensor.untyped_storage())
+        return out
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        weakref.finalize(storage, self._free, key, size)
+        self.live += size
+        self.peak, self.largest = max(self.peak, self.live), max(self.largest, size)
+
+    def _free(self, key: int, size: int) -> None:
+        self.seen.discard(key)
+        self.live -= size
+
+
+def test_allocations_are_seen() -> None:
+    with Allocations() as memory:
+        a = torch.zeros(1000)
+        for _ in range(3):
+            a = a + torch.ones(1000)
+    assert memory.largest == 4000
+    assert 8000 <= memory.peak <= 12000
+    del a
+    assert memory.live == 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "steerer"),
+    [
+        ("dual-softmax", None),
+        ("max-similarity", Steerer.spread(64)),
+        ("max-matches", Steerer.perm(64)),
+        ("procrustes", Steerer.freq1(64)),
+    ],
+)
+def test_memory_of_many_keypoints(strategy: str, steerer: Steerer | None) -> None:
+    n = 4000
+    a, b, _ = planted(steerer or Steerer.inv(64), 0.0, n, n, noise=0.5)
+    matcher = make_strategy(strategy, steerer)
+    with Allocations() as memory:
+        found = matcher.match(a, b)
+    assert len(found) > n // 2
+    assert memory.largest < n * n / 4 * a.element_size()  # a quarter of the matrix that the textbook makes several of
+    assert memory.peak < 64e6
+
+
+def test_memory_grows_with_the_number_of_keypoints_alone() -> None:
+    steerer = Steerer.spread(16)
+    peaks = []
+    for n in (1500, 3000):
+        a, b = randn(n, 16, dtype=torch.float32), randn(n, 16, seed=1, dtype=torch.float32)
+        with Allocations() as memory:
+            assign(Turned(Harmonics(a, b, steerer, 4), 4, maximum=True), tile=128)
+        peaks.append(memory.peak)
+    assert peaks[1] < 2.2 * peaks[0]

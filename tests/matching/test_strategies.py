@@ -1,0 +1,698 @@
+"""Every strategy against its textbook form, what each refuses, batches, and the sense of the angles."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from helpers import randn, random_basis, seeds
+from matching import reference
+from matching.reference import assert_identical, assert_same, planted, wrapped
+from steerers.matching import STRATEGIES, Assignment, Strategy, make_strategy
+from steerers.matching.strategies import most_matches
+from steerers.representations import Group, Representation
+from steerers.steerer import Steerer
+
+QUARTER = math.pi / 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Products as small as these gain nothing from threads, which on a busy machine wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def mixed_permutation() -> Steerer:
+    """Cycles of lengths 4, 2 and 1 on shuffled coordinates, for C4."""
+    lengths = [4] * 6 + [2] * 3 + [1] * 3
+    shuffled, permutation = torch.randperm(33, generator=torch.Generator().manual_seed(0)), torch.empty(33).long()
+    for cycle in shuffled.split(lengths):
+        permutation[cycle] = cycle.roll(-1)
+    return Steerer.from_permutation(permutation, "C4")
+
+
+def learned(group: str, dtype: torch.dtype = torch.float64) -> Steerer:
+    """A matrix far from orthogonal that represents the group nearly."""
+    basis, generator = random_basis(24, seed=1), Representation.parse("8x0 + 8x1", group, 24).generator()
+    noisy = basis @ generator @ torch.linalg.inv(basis) + 0.01 * randn(24, 24, seed=2)
+    return Steerer.from_matrix(noisy.to(dtype), group, learnable=True)
+
+
+STEERERS: dict[str, Callable[[], Steerer]] = {
+    "spread": lambda: Steerer.spread(42),
+    "freq1": lambda: Steerer.freq1(32),
+    "inv": lambda: Steerer.inv(24),
+    "signs": lambda: Steerer.from_spec("5x0 + 4x3 + 3x-2 + 2x1 + 3x2 + 2x-1"),
+    "no-zero": lambda: Steerer.from_spec("9x-5 + 7x2"),
+    "perm-C4": lambda: Steerer.perm(32),
+    "perm-C8": lambda: Steerer.perm(40, "C8"),
+    "perm-C5": lambda: Steerer.perm(30, "C5"),
+    "cycles-C4": mixed_permutation,
+    "blocks-C2": lambda: Steerer.from_spec("12x0 + 16x1", "C2"),
+    "blocks-C6": lambda: Steerer.from_spec("4x0 + 3x1 + 3x5 + 2x2 + 2x4 + 5x3", "C6"),
+    "blocks-C7": lambda: Steerer.from_spec("2x0 + 4x1 + 3x6 + 3x2 + 2x4", "C7"),
+    "learned-C4": lambda: learned("C4"),
+    "learned-C3": lambda: learned("C3"),
+    "learned-SO2": lambda: learned("SO2"),
+    "random-C4": lambda: Steerer.random(24, "C4", generator=torch.Generator().manual_seed(0)),
+}
+ORDERS: dict[str, list[int]] = {
+    "spread": [2, 4, 5, 8, 16, 64],
+    "freq1": [3, 8],
+    "inv": [8],
+    "signs": [4, 7, 8, 12],
+    "no-zero": [8, 9],
+    "perm-C4": [2, 4],
+    "perm-C8": [2, 4, 8],
+    "perm-C5": [5],
+    "cycles-C4": [2, 4],
+    "blocks-C2": [2],
+    "blocks-C6": [2, 3, 6],
+    "blocks-C7": [7],
+    "learned-C4": [2, 4],
+    "learned-C3": [3],
+    "learned-SO2": [5, 8],
+    "random-C4": [4],
+}
+OVER_TURNS = [(name, order) for name, orders in ORDERS.items() for order in orders]
+FREQUENCY_1: dict[str, Callable[[], Steerer]] = {
+    "SO2": lambda: Steerer.freq1(32),
+    "C4": lambda: Steerer.freq1(32, "C4"),
+    "C3": lambda: Steerer.freq1(32, "C3"),
+    "C8": lambda: Steerer.freq1(32, "C8"),
+    "signs": lambda: Steerer.from_spec("9x1 + 7x-1"),
+    "C5-signs": lambda: Steerer.from_spec("6x4 + 10x1", "C5"),
+}
+
+
+def turn_in(group: Group, index: int = 3) -> float:
+    """Some turn of the group: the ``index``-th of C_n, an odd angle of SO(2)."""
+    return 2.2 if group.order is None else 2 * math.pi * (index % group.order) / group.order
+
+
+def atol_of(dtype: torch.dtype) -> float:
+    return 2e-5 if dtype != torch.float64 else 1e-6
+
+
+def every_strategy() -> dict[str, Strategy]:
+    """One of each that takes descriptions, on 32 dimensions."""
+    spread, freq1 = Steerer.spread(32), Steerer.freq1(32)
+    return {
+        "dual-softmax": make_strategy("dual-softmax"),
+        "max-matches": make_strategy("max-matches", spread),
+        "max-similarity": make_strategy("max-similarity", spread),
+        "max-similarity-continuous": make_strategy("max-similarity", spread, order=None),
+        "max-similarity-learned": make_strategy("max-similarity", Steerer.spread(32, learnable=True)),
+        "subset": make_strategy("subset", spread, subset_size=20),
+        "procrustes": make_strategy("procrustes", freq1),
+        "prototype-procrustes": make_strategy("prototype-procrustes", freq1),
+        "invariant": make_strategy("invariant", spread),
+    }
+
+
+EVERY = list(every_strategy())
+
+
+# Against the textbook -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "m"), [(90, 61), (50, 110)])
+def test_dual_softmax(n: int, m: int, dtype: torch.dtype) -> None:
+    a, b, true = planted(Steerer.inv(24), 0.0, n, m, dtype=dtype)
+    found = make_strategy("dual-softmax").match(a, b)
+    assert_same(found, reference.dual_softmax(a, b), atol=atol_of(dtype))
+    assert len(set(map(tuple, true.tolist())) & set(map(tuple, found.indices.tolist()))) > 0.9 * len(true)
+
+
+@pytest.mark.parametrize(("name", "order"), OVER_TURNS)
+@pytest.mark.parametrize(("n", "m"), [(60, 41)])
+def test_max_matches(name: str, order: int, n: int, m: int, dtype: torch.dtype) -> None:
+    steerer = STEERERS[name]()
+    a, b, _ = planted(steerer, 2 * math.pi * (order // 2) / order, n, m, dtype=dtype)
+    found = make_strategy("max-matches", steerer, order=order).match(a, b)
+    assert_same(found, reference.max_matches(a, b, steerer, order), atol=atol_of(dtype), pair_atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "order"), OVER_TURNS)
+@pytest.mark.parametrize(("n", "m"), [(60, 41), (35, 70)])
+def test_max_similarity(name: str, order: int, n: int, m: int, dtype: torch.dtype) -> None:
+    steerer = STEERERS[name]()
+    a, b, _ = planted(steerer, turn_in(steerer.group, steerer.group.order // order if steerer.group.order else 0), n, m)
+    a, b = a.to(dtype), b.to(dtype)
+    found = make_strategy("max-similarity", steerer, order=order).match(a, b)
+    assert_same(found, reference.max_similarity(a, b, steerer, order), atol=atol_of(dtype), angle_atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["freq1", "inv"])
+def test_continuous_max_similarity_of_one_frequency(name: str, dtype: torch.dtype) -> None:
+    steerer = STEERERS[name]()
+    a, b, _ = planted(steerer, 2.2, 60, 41, dtype=dtype)
+    found = make_strategy("max-similarity", steerer, order=None).match(a, b)
+    expected = reference.max_similarity(a, b, steerer, None)
+    if name == "inv":  # every turn is as good; none is taken
+        expected = reference.Expected(expected.indices, expected.scores, 0.0, torch.zeros(len(expected)))
+    assert_same(found, expected, atol=atol_of(dtype))
+
+
+@pytest.mark.parametrize("name", ["spread", "signs", "no-zero"])
+def test_continuous_max_similarity(name: str, dtype: torch.dtype) -> None:
+    """Rows and columns sum over pairs of which a few miss their maximum by a little; the matches are the same."""
+    steerer = STEERERS[name]()
+    a, b, _ = planted(steerer, 2.2, 60, 41, dtype=dtype)
+    found = make_strategy("max-similarity", steerer, order=None).match(a, b)
+    assert_same(found, reference.max_similarity(a, b, steerer, None), atol=2e-3)
+    assert wrapped(found.angle - 2.2).abs() < 0.05
+
+
+@pytest.mark.parametrize("name", list(FREQUENCY_1))
+@pytest.mark.parametrize(("n", "m"), [(70, 45), (30, 80)])
+def test_procrustes(name: str, n: int, m: int, dtype: torch.dtype) -> None:
+    steerer = FREQUENCY_1[name]()
+    angle = turn_in(steerer.group, 1)
+    a, b, _ = planted(steerer, angle, n, m, dtype=dtype)
+    found = make_strategy("procrustes", steerer).match(a, b)
+    assert_same(found, reference.procrustes(a, b, steerer), atol=atol_of(dtype))
+    assert wrapped(found.angle - angle).abs() < 0.05
+
+
+@pytest.mark.parametrize("name", list(FREQUENCY_1))
+@pytest.mark.parametrize("given_prototype", [False, True])
+def test_prototype_procrustes(name: str, given_prototype: bool, dtype: torch.dtype) -> None:
+    steerer = FREQUENCY_1[name]()
+    angle = turn_in(steerer.group, 1)
+    a, b, _ = planted(steerer, angle, 70, 45, noise=0.15, dtype=dtype)
+    prototype = randn(32, seed=9) if given_prototype else None
+    found = make_strategy("prototype-procrustes", steerer, prototype=prototype).match(a, b)
+    # The turn to the prototype is ill-conditioned where a description has nothing in common with it.
+    expected = reference.prototype_procrustes(a, b, steerer, prototype)
+    assert_same(found, expected, atol=5e-5 if dtype == torch.float32 else 1e-6, angle_atol=1e-3)
+    assert wrapped(found.angle - angle).abs() < 0.2
+
+
+@pytest.mark.parametrize("name", [name for name in STEERERS if name not in ("freq1", "no-zero")])
+def test_invariant(name: str, dtype: torch.dtype) -> None:
+    steerer = STEERERS[name]()
+    a, b, _ = planted(steerer, turn_in(steerer.group), 60, 41, dtype=dtype)
+    found = make_strategy("invariant", steerer).match(a, b)
+    assert_same(found, reference.invariant(a, b, steerer), atol=atol_of(dtype))
+
+
+@pytest.mark.parametrize(("name", "order"), [("spread", 8), ("perm-C4", 4), ("learned-C4", 4), ("blocks-C7", 7)])
+def test_subset(name: str, order: int, dtype: torch.dtype) -> None:
+    steerer = STEERERS[name]()
+    turn = 2 * math.pi * 2 / order
+    a, b, _ = planted(steerer, turn, 90, 70, fraction=0.8, dtype=dtype)
+    options = {"threshold": 0.4}  # few keypoints match by chance above it
+    found = make_strategy("subset", steerer, order=order, subset_size=55, seed=5, **options).match(a, b)
+    generator = torch.Generator().manual_seed(5)
+    index0, index1 = torch.randperm(90, generator=generator)[:55], torch.randperm(70, generator=generator)[:55]
+    expected = reference.subset(a, b, steerer, order, index0=index0, index1=index1, **options)
+    assert_same(found, expected, atol=atol_of(dtype), pair_atol=1e-9)
+    assert found.angle == pytest.approx(turn)
+    everything = make_strategy("max-matches", steerer, order=order, **options).match(a, b)
+    assert_same(found, everything, atol=2 * atol_of(dtype), pair_atol=1e-9)
+
+
+def test_tta_matches_each_turned_description() -> None:
+    steerer = Steerer.spread(32)
+    a, b, _ = planted(steerer, 3 * QUARTER, 50, 40)
+    tta = make_strategy("tta")
+    turned = [steerer.steer(a, float(angle)) for angle in tta.angles]
+    found, index = tta.match_turned(turned, b)
+    assert index == 3
+    assert_same(found, reference.max_matches(a, b, steerer, 4), pair_atol=1e-9)
+
+
+@given(
+    frequencies=st.lists(st.integers(-7, 7), min_size=1, max_size=5, unique=True),
+    order=st.integers(2, 12),
+    inverse_temperature=st.sampled_from([5.0, 20.0, 50.0]),
+    threshold=st.sampled_from([0.0, 0.01, 0.5]),
+    seed=seeds,
+)
+def test_any_spec_and_options(
+    frequencies: list[int], order: int, inverse_temperature: float, threshold: float, seed: int
+) -> None:
+    steerer = Steerer.from_spec(" + ".join(f"4x{f}" for f in frequencies))
+    options = {"inverse_temperature": inverse_temperature, "threshold": threshold}
+    a, b, _ = planted(steerer, 1.0, 25, 18, seed=seed, dtype=torch.float64)
+    found = make_strategy("max-similarity", steerer, order=order, **options).match(a, b)
+    expected = reference.max_similarity(a, b, steerer, order, **options)
+    assert [found.indices[reference.by_first(found)].tolist()] == [expected.indices.tolist()]
+    scores = found.scores[reference.by_first(found)].double()
+    torch.testing.assert_close(scores, expected.scores, atol=1e-6, rtol=0)
+
+
+# Inputs of every make -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_half_precision_is_matched_as_the_same_numbers_in_single(name: str, half: torch.dtype) -> None:
+    a, b, _ = planted(Steerer.spread(32), QUARTER, 40, 30, dtype=half)
+    strategy = every_strategy()[name]
+    assert_identical(strategy.match(a, b), strategy.match(a.float(), b.float()))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_strides_do_not_matter(name: str, dtype: torch.dtype) -> None:
+    a, b, _ = planted(Steerer.spread(32), QUARTER, 40, 30, dtype=dtype)
+    strategy = every_strategy()[name]
+    expected = strategy.match(a, b)
+    wide = torch.stack([a, torch.zeros_like(a)], dim=-1)[..., 0]  # every other number
+    assert not wide.is_contiguous()
+    transposed = b.mT.contiguous().mT
+    assert not transposed.is_contiguous()
+    assert_same(strategy.match(wide, transposed), expected, atol=atol_of(dtype))
+
+
+def test_descriptions_of_different_precision_match_each_other() -> None:
+    a, b, _ = planted(Steerer.spread(32), QUARTER, 40, 30)
+    precisions = (torch.float16, torch.float32, torch.float64)
+    for strategy, p, q in itertools.product(every_strategy().values(), precisions, precisions):
+        first, second = a.half().to(p), b.half().to(q)
+        assert_same(strategy.match(first, second), strategy.match(first.float(), second.float()), atol=2e-5)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_arguments_are_left_alone_and_gradients_do_not_disturb(name: str) -> None:
+    a, b, _ = planted(Steerer.spread(32), QUARTER, 40, 30)
+    strategy = every_strategy()[name]
+    before = a.clone(), b.clone()
+    expected = strategy.match(a, b)
+    assert torch.equal(a, before[0])
+    assert torch.equal(b, before[1])
+    with torch.enable_grad():
+        found = strategy.match(a.requires_grad_(), (b.requires_grad_() * 1.0))
+    assert_identical(found, expected)
+    assert not found.scores.requires_grad
+    assert found.angles is None or not found.angles.requires_grad
+    assert a.grad is None
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_lengths_of_descriptions_do_not_matter(name: str) -> None:
+    a, b, _ = planted(Steerer.spread(32), QUARTER, 40, 30, dtype=torch.float64)
+    strategy = every_strategy()[name]
+    lengths = torch.linspace(0.01, 100, 40, dtype=torch.float64)[:, None]
+    assert_same(strategy.match(a * lengths, b * 7), strategy.match(a, b), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_tile_does_not_change_the_result(name: str) -> None:
+    a, b, _ = planted(Steerer.spread(32), QUARTER, 24, 19)
+    strategy = every_strategy()[name]
+    expected = strategy.match(a, b)
+    assert len(expected) > 5
+    options = {key: getattr(strategy, key) for key in ("steerer", "order", "subset_size") if hasattr(strategy, key)}
+    for tile in (1, 7, 64, 1000):
+        assert_same(type(strategy)(tile=tile, **options).match(a, b), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(("n", "m"), [(0, 0), (0, 4), (4, 0)])
+def test_nothing_to_match(name: str, n: int, m: int) -> None:
+    found = every_strategy()[name].match(torch.zeros(n, 32), torch.zeros(m, 32))
+    assert len(found) == 0
+    assert found.indices.shape == (0, 2)
+    assert found.indices.dtype == torch.int64
+    assert found.angle is None
+    assert found.angles is None or found.angles.shape == (0,)
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 9), (9, 1)])
+def test_one_keypoint(name: str, n: int, m: int) -> None:
+    a, b = randn(n, 32, dtype=torch.float32), randn(m, 32, seed=1, dtype=torch.float32)
+    found = every_strategy()[name].match(a, b)
+    assert len(found) == 1
+    assert bool(((found.scores > 0) & (found.scores <= 1)).all())
+
+
+def test_one_dimension() -> None:
+    a, b = torch.tensor([[2.0], [-1.0]]), torch.tensor([[-0.5], [3.0]])
+    for strategy in (make_strategy("dual-softmax"), make_strategy("invariant", Steerer.inv(1))):
+        assert sorted(strategy.match(a, b).indices.tolist()) == [[0, 1], [1, 0]]
+    minus = Steerer.from_spec("1x1", "C2")
+    found = make_strategy("max-similarity", minus).match(torch.tensor([[1.0]]), torch.tensor([[-1.0]]))
+    assert found.angles.abs().tolist() == pytest.approx([math.pi])
+
+
+@pytest.mark.parametrize("inverse_temperature", [100.0, 500.0])
+@pytest.mark.parametrize("name", EVERY)
+def test_a_large_inverse_temperature_stays_finite(name: str, inverse_temperature: float) -> None:
+    a, b, true = planted(Steerer.spread(32), 0.0, 40, 30, noise=0.1)
+    strategy = every_strategy()[name]
+    options = {key: getattr(strategy, key) for key in ("steerer", "order", "subset_size") if hasattr(strategy, key)}
+    found = type(strategy)(inverse_temperature=inverse_temperature, **options).match(a, b)
+    assert bool(torch.isfinite(found.scores).all())
+    for column in found.indices.unbind(dim=1):
+        assert len(column.unique()) == len(column)
+    if name == "dual-softmax":
+        expected = reference.dual_softmax(a, b, inverse_temperature=inverse_temperature)
+        assert sorted(found.indices.tolist()) == expected.indices.tolist()
+        assert len(found) >= len(true)
+
+
+# The sense of the angles ----------------------------------------------------------------------------------------------
+
+
+@given(angle=st.floats(-3.1, 3.1), seed=seeds)
+@pytest.mark.parametrize("name", ["max-similarity-continuous", "procrustes", "prototype-procrustes"])
+def test_any_turn_is_found(name: str, angle: float, seed: int, dtype: torch.dtype) -> None:
+    strategy = every_strategy()[name]
+    a = randn(20, 32, seed=seed, dtype=dtype)
+    found = strategy.match(a, strategy.steerer.steer(a, angle))
+    assert sorted(found.indices.tolist()) == [[i, i] for i in range(20)]
+    atol = 1e-3 if dtype == torch.float32 else 1e-6
+    assert float(wrapped(found.angles - angle).abs().max()) < atol
+    assert float(wrapped(found.angle - angle).abs()) < atol
+
+
+@pytest.mark.parametrize("name", ["max-matches", "max-similarity", "subset"])
+@pytest.mark.parametrize("key", ["spread", "perm-C4", "perm-C5", "signs", "blocks-C7", "learned-C4"])
+def test_turns_of_the_order_are_found(name: str, key: str) -> None:
+    steerer = STEERERS[key]()
+    options = {"subset_size": 25} if name == "subset" else {}
+    strategy = make_strategy(name, steerer, **options)
+    a = randn(30, steerer.dim, dtype=torch.float64)
+    for k in range(strategy.order):
+        turn = 2 * math.pi * k / strategy.order
+        with torch.no_grad():
+            found = strategy.match(a, steerer.steer(a, turn))
+        assert abs(float(wrapped(found.angle - turn))) < 0.02
+        assert sorted(found.indices.tolist()) == [[i, i] for i in range(30)]
+        if found.angles is not None:
+            assert float(wrapped(found.angles - turn).abs().max()) < 1e-9
+
+
+def test_which_strategies_have_angles() -> None:
+    a, b, _ = planted(Steerer.freq1(32), QUARTER, 40, 30, noise=0.1)
+    with_turn = {name: make_strategy(name, Steerer.freq1(32)).match(a, b) for name in STRATEGIES if name not in
+                 ("tta", "invariant")}  # fmt: skip
+    assert {name for name, found in with_turn.items() if found.angle is not None} == {
+        "max-matches", "max-similarity", "subset", "procrustes", "prototype-procrustes"
+    }  # fmt: skip
+    assert {name for name, found in with_turn.items() if found.angles is not None} == {
+        "max-similarity", "procrustes", "prototype-procrustes"
+    }  # fmt: skip
+    invariant = make_strategy("invariant", Steerer.spread(32)).match(a, b)
+    assert invariant.angle is None
+    assert invariant.angles is None
+
+
+@pytest.mark.parametrize("name", ["procrustes", "max-similarity-continuous"])
+def test_wrong_matches_do_not_pull_the_turn(name: str) -> None:
+    strategy = every_strategy()[name]
+    a, b, _ = planted(strategy.steerer, 2.8, 200, 200, noise=0.2, fraction=0.25)
+    found = strategy.match(a, b)
+    assert float(wrapped(found.angles - 2.8).abs().max()) > 1  # there are wrong ones
+    assert abs(float(wrapped(found.angle - 2.8))) < 0.03
+
+
+def test_most_matches_prefers_more_then_surer() -> None:
+    def with_scores(*scores: float) -> Assignment:
+        return Assignment(torch.zeros(len(scores), 2, dtype=torch.long), torch.tensor(scores))
+
+    angles = Group(4).angles()
+    found = [with_scores(0.9), with_scores(0.1, 0.1), with_scores(0.3, 0.2), with_scores()]
+    assert most_matches(found, angles).angle == pytest.approx(math.pi)
+    nothing = most_matches([with_scores()] * 4, angles)
+    assert nothing.angle is None
+    assert len(nothing) == 0
+
+
+def test_default_options() -> None:
+    for name in STRATEGIES:
+        strategy = make_strategy(name, Steerer.freq1(8) if "procrustes" in name else Steerer.spread(16))
+        assert strategy.name == name
+        assert strategy.inverse_temperature == 20
+        assert strategy.threshold == 0.01
+    assert make_strategy("max-matches", Steerer.spread(16)).order == 8
+    assert make_strategy("max-matches", Steerer.perm(16, "C4")).order == 4
+    assert make_strategy("max-similarity", learned("C3")).order == 3
+    assert make_strategy("subset", Steerer.spread(16)).subset_size == 1000
+    assert make_strategy("tta").order == 4
+    assert make_strategy("tta", order=8).angles.tolist() == Group(8).angles().tolist()
+
+
+# Batches --------------------------------------------------------------------------------------------------------------
+
+SIZES = [(40, 30), (1, 25), (33, 0), (20, 50)]
+
+
+def batch_of_pairs() -> tuple[list[Tensor], list[Tensor]]:
+    """Pairs with different turns and different numbers of keypoints."""
+    pairs = [planted(Steerer.spread(32), k * QUARTER, n, m, seed=k)[:2] for k, (n, m) in enumerate(SIZES)]
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def padded(batch: list[Tensor]) -> Tensor:
+    """(B, N, D), filled up with what would spoil a result that looked at it."""
+    size = max(len(d) for d in batch) + 3
+    return torch.stack([torch.cat([d, torch.full((size - len(d), d.shape[1]), math.nan)]) for d in batch])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_batch_is_a_loop(name: str) -> None:
+    strategy, (first, second) = every_strategy()[name], batch_of_pairs()
+    alone = [strategy.match(a, b) for a, b in zip(first, second, strict=True)]
+    as_list = strategy.match_batch(first, second)
+    lengths0, lengths1 = ([len(d) for d in batch] for batch in (first, second))
+    as_tensor = strategy.match_batch(padded(first), padded(second), lengths0, lengths1)
+    half_way = strategy.match_batch(first, padded(second), lengths1=lengths1)
+    for found in (as_list, as_tensor, half_way):
+        assert len(found) == len(SIZES)
+        for one, expected in zip(found, alone, strict=True):
+            assert_identical(one, expected)
+
+
+@pytest.mark.parametrize("name", ["max-matches", "max-similarity", "subset"])
+def test_the_turn_is_chosen_for_each_pair(name: str) -> None:
+    steerer = Steerer.spread(32)
+    pairs = [planted(steerer, k * QUARTER, 60, 50, seed=k, noise=0.1) for k in range(4)]
+    found = make_strategy(name, steerer).match_batch([a for a, _, _ in pairs], [b for _, b, _ in pairs])
+    for k, one in enumerate(found):
+        assert abs(float(wrapped(one.angle - k * QUARTER))) < 1e-6
+        assert len(one) >= 30
+
+
+def test_a_tensor_without_lengths_is_full() -> None:
+    a, b = randn(3, 20, 8, dtype=torch.float32), randn(3, 15, 8, seed=1, dtype=torch.float32)
+    strategy = make_strategy("dual-softmax")
+    for one, first, second in zip(strategy.match_batch(a, b), a, b, strict=True):
+        assert_identical(one, strategy.match(first, second))
+    assert strategy.match_batch([], []) == []
+
+
+def test_batches_that_do_not_fit_are_refused() -> None:
+    strategy, a = make_strategy("dual-softmax"), torch.zeros(2, 5, 8)
+    with pytest.raises(ValueError, match="as many first as second"):
+        strategy.match_batch(a, a[:1])
+    with pytest.raises(ValueError, match="lengths0"):
+        strategy.match_batch(list(a), a, lengths0=[5, 5])
+    with pytest.raises(ValueError, match="lengths1 must hold 2 numbers"):
+        strategy.match_batch(a, a, lengths1=[5])
+    with pytest.raises(ValueError, match="lengths0 must hold"):
+        strategy.match_batch(a, a, lengths0=[5, 6])
+    with pytest.raises(ValueError, match=r"\(B, N, D\)"):
+        strategy.match_batch(a[0], a)
+
+
+# Subset ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_seed_repeats_itself_and_a_generator_goes_on() -> None:
+    steerer = Steerer.spread(32)
+    a, b, _ = planted(steerer, 0.5, 120, 100, noise=0.9)  # turn and noise that leave the choice to the draw
+    options = {"subset_size": 12, "order": 16}
+    seeded = make_strategy("subset", steerer, seed=3, **options)
+    assert_identical(seeded.match(a, b), seeded.match(a, b))
+    assert_identical(seeded.match(a, b), make_strategy("subset", steerer, seed=3, **options).match(a, b))
+    generator = torch.Generator().manual_seed(3)
+    drawn = make_strategy("subset", steerer, seed=generator, **options)
+    state = generator.get_state()
+    assert_identical(drawn.match(a, b), seeded.match(a, b))
+    assert not torch.equal(generator.get_state(), state)
+    later = generator.get_state()
+    drawn.match(a, b)
+    assert not torch.equal(generator.get_state(), later)
+    angles = {make_strategy("subset", steerer, seed=seed, **options).match(a, b).angle for seed in range(12)}
+    assert len(angles) > 1
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    a, b = randn(50, 16, dtype=torch.float32), randn(50, 16, seed=1, dtype=torch.float32)
+    state = torch.get_rng_state()
+    make_strategy("subset", Steerer.spread(16), subset_size=10).match(a, b)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(("n", "m"), [(30, 25), (30, 100), (100, 25), (60, 60)])
+def test_fewer_keypoints_than_the_subset(n: int, m: int) -> None:
+    steerer = Steerer.spread(32)
+    a, b, _ = planted(steerer, QUARTER, n, m, fraction=0.9)
+    found = make_strategy("subset", steerer, subset_size=60).match(a, b)
+    assert_same(found, make_strategy("max-matches", steerer).match(a, b), atol=2e-5, pair_atol=1e-9)
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["procrustes", "prototype-procrustes"])
+@pytest.mark.parametrize(
+    ("steerer", "reason"),
+    [
+        (Steerer.spread(32), "needs every frequency to be 1"),
+        (Steerer.inv(32), "needs every frequency to be 1"),
+        (Steerer.perm(32), "needs every frequency to be 1"),
+        (Steerer.from_spec("4x2"), "needs every frequency to be 1"),
+        (Steerer.from_spec("4x1", "C2"), "needs every frequency to be 1"),
+        (Steerer.from_spec("4x3", "C8"), "needs every frequency to be 1"),
+        (Steerer.freq1(32, learnable=True), "not a learned matrix"),
+    ],
+)
+def test_procrustes_is_for_frequency_1(name: str, steerer: Steerer, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        make_strategy(name, steerer)
+
+
+@pytest.mark.parametrize("steerer", [Steerer.freq1(16), Steerer.freq1(16, "C4"), Steerer.from_spec("4x1", "C2")])
+def test_invariant_needs_an_invariant_subspace(steerer: Steerer) -> None:
+    with pytest.raises(ValueError, match="needs frequency 0"):
+        make_strategy("invariant", steerer)
+    with pytest.raises(ValueError, match="needs frequency 0"):
+        make_strategy("invariant", Steerer.from_matrix(steerer.generator(), steerer.group))
+
+
+@pytest.mark.parametrize("name", ["max-matches", "max-similarity", "subset"])
+@pytest.mark.parametrize(
+    ("steerer", "order", "reason"),
+    [
+        (Steerer.perm(16, "C4"), 8, "order 8 needs turns that a C4 steerer does not have"),
+        (Steerer.perm(16, "C4"), 3, "order 3 needs turns"),
+        (learned("C4"), 8, "order 8 needs turns"),
+        (Steerer.spread(16), 1, "at least 2"),
+        (Steerer.spread(16), 0, "at least 2"),
+        (Steerer.spread(16), -4, "at least 2"),
+        (Steerer.spread(16), 2.5, "whole number"),
+        (Steerer.spread(16), "8", "whole number"),
+    ],
+)
+def test_orders_that_the_steerer_does_not_have(name: str, steerer: Steerer, order: object, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        make_strategy(name, steerer, order=order)
+
+
+@pytest.mark.parametrize(
+    ("name", "steerer", "reason"),
+    [
+        ("max-similarity", Steerer.perm(16), "the turns of C4 only"),
+        ("max-similarity", learned("C4"), "the turns of C4 only"),
+        ("max-similarity", learned("SO2"), "needs a fixed SO"),
+        ("max-matches", Steerer.spread(16), "needs an order"),
+        ("subset", Steerer.spread(16), "needs an order"),
+        ("tta", None, "order must be a whole number"),
+    ],
+)
+def test_every_angle_is_for_max_similarity_of_fixed_so2(name: str, steerer: Steerer | None, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        make_strategy(name, steerer, order=None)
+
+
+def test_tta_needs_images() -> None:
+    with pytest.raises(ValueError, match="give the images"):
+        make_strategy("tta").match(torch.zeros(3, 4), torch.zeros(3, 4))
+
+
+def test_tta_needs_descriptions_for_every_turn() -> None:
+    with pytest.raises(ValueError, match="4"):
+        make_strategy("tta").match_turned([randn(5, 8)] * 3, randn(5, 8))
+    with pytest.raises(ValueError, match="NaN"):
+        make_strategy("tta").match_turned([torch.full((5, 8), math.nan)] * 4, torch.ones(5, 8))
+
+
+@pytest.mark.parametrize("name", ["nearest", "dual_softmax", "", "Max-Matches"])
+def test_unknown_strategies_name_the_known(name: str) -> None:
+    with pytest.raises(ValueError, match=r"unknown strategy .*dual-softmax, max-matches, .* tta"):
+        make_strategy(name)
+
+
+def test_the_eight_strategies() -> None:
+    assert list(STRATEGIES) == [
+        "dual-softmax", "max-matches", "max-similarity", "subset", "procrustes", "prototype-procrustes", "invariant",
+        "tta",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in ("dual-softmax", "tta")])
+def test_a_missing_steerer(name: str) -> None:
+    with pytest.raises(ValueError, match=f"strategy '{name}' needs a steerer"):
+        make_strategy(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("dual-softmax", "order"), ("procrustes", "order"), ("invariant", "order"), ("max-matches", "subset_size"),
+     ("max-similarity", "seed"), ("procrustes", "prototype"), ("dual-softmax", "temperature")],
+)  # fmt: skip
+def test_unknown_options(name: str, option: str) -> None:
+    steerer = Steerer.spread(16) if name in ("invariant", "max-matches", "max-similarity") else Steerer.freq1(16)
+    with pytest.raises(ValueError, match=f"strategy '{name}' has no option '{option}'"):
+        make_strategy(name, steerer, **{option: 8})
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"prototype": torch.ones(15)}, r"prototype must have shape \(16,\)"),
+        ({"prototype": torch.ones(1, 16)}, r"prototype must have shape \(16,\)"),
+        ({"prototype": torch.zeros(16)}, "not all zero"),
+        ({"prototype": torch.full((16,), math.nan)}, "finite"),
+    ],
+)
+def test_prototypes_that_align_nothing(options: dict[str, Tensor], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        make_strategy("prototype-procrustes", Steerer.freq1(16), **options)
+
+
+def test_an_empty_subset() -> None:
+    with pytest.raises(ValueError, match="subset_size must be at least 1"):
+        make_strategy("subset", Steerer.spread(16), subset_size=0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("which", [0, 1])
+def test_descriptions_that_are_not_finite(bad: float, which: int) -> None:
+    descriptions = [torch.ones(4, 32), torch.ones(3, 32)]
+    descriptions[which][2, 7] = bad
+    for name in EVERY:
+        with pytest.raises(ValueError, match=f"descriptions{which} holds NaN or infinite"):
+            every_strategy()[name].match(*descriptions)
+
+
+def test_descriptions_of_wrong_shapes() -> None:
+    good = torch.ones(4, 32)
+    for name in EVERY:
+        strategy = every_strategy()[name]
+        with pytest.raises(ValueError, match=r"descriptions0 must have shape \(N, D\)"):
+            strategy.match(good[0], good)
+        with pytest.raises(ValueError, match=r"descriptions1 must have shape \(N, D\)"):
+            strategy.match(good, good[None])
+        with pytest.raises(ValueError, match="lengths 32 and 31 do not compare"):
+            strategy.match(good, good[:, 1:])
+        with pytest.raises(TypeError, match="descriptions0 must be floating-point"):
+            strategy.match(good.int(), good)
+        if name != "dual-softmax":
+            with pytest.raises(ValueError, match="length 30, but the steerer acts on length 32"):
+                strategy.match(good[:, 2:], good[:, 2:])

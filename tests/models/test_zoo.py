@@ -1,0 +1,679 @@
+"""The zoo with random weights: found, fetched from a server on the loopback interface, or refused."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import steerers
+from steerers import Group, Keypoints, Steerer
+from steerers.models import dedode, registry, weights, zoo
+from steerers.models.base import Combined, Descriptor, Extractor
+from steerers.models.dedode import DedodeDescriptor, DedodeDetector, DedodeNetwork
+from steerers.models.registry import Part
+from steerers.models.sampling import KeypointSampling
+from steerers.models.superpoint import SuperPointNetwork
+from steerers.models.weights import WeightFile, WeightsError
+from steerers.models.zoo import DETECTORS, SHIPPED, ZOO, Entry, find, locate, make_zoo, with_detector
+
+DEDODE_B = {"dedode-b", "dedode-b-c4", "dedode-b-c4-perm", "dedode-b-so2-spread", "dedode-b-so2-spread-b"}
+DEDODE_G = {"dedode-g", "dedode-g-c4-perm", "dedode-g-so2-spread"}
+FROZEN = {"disk", "aliked-n16", "aliked-n16rot", "aliked-t16", "aliked-n32", "xfeat", "superpoint"}
+PUBLISHED = {file.name: file for entry in ZOO.values() for file in entry.weights} | {
+    file.name: file for entry in DETECTORS.values() for file in entry.part.weights
+}
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights of DeDoDe and SuperPoint under official names; one file stands for several."""
+    folder = tmp_path_factory.mktemp("store")
+    networks = {
+        "detector": DedodeDetector("L"),
+        "descriptor": DedodeDescriptor("B"),
+        "superpoint": SuperPointNetwork(),
+    }
+    for name, network in networks.items():
+        torch.save(network.state_dict(), folder / name)
+    for name in PUBLISHED:
+        if name.startswith("dedode_detector"):
+            os.link(folder / "detector", folder / name)
+        elif name.startswith(("dedode_descriptor_B", "B_")) and "steerer" not in name:
+            os.link(folder / "descriptor", folder / name)
+    os.link(folder / "superpoint", folder / "superpoint_v1.pth")
+    generator = torch.Generator().manual_seed(0)
+    for name in ("B_C4_steerer_setting_A.pth", "B_SO2_Spread_steerer_setting_B.pth"):
+        torch.save(torch.randn(256, 256, generator=generator) / 16, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def kornia_store(store: Path) -> Path:
+    pytest.importorskip("kornia")
+    for name, network in (("xfeat", registry._frozen_network("xfeat")), ("disk", registry._frozen_network("disk"))):
+        torch.save(network.network.state_dict(), store / find(name).weights[0].name)
+    return store
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of our own, and no way out to the network."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("STEERERS_HOME", str(folder))
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(socket, "getaddrinfo", _only_loopback)
+    return folder
+
+
+def _only_loopback(
+    host: str, *args: object, _resolve: Callable[..., object] = socket.getaddrinfo, **kwargs: object
+) -> object:
+    if host not in ("127.0.0.1", "localhost"):
+        raise socket.gaierror(socket.EAI_NONAME, "no network in tests")
+    return _resolve(host, *args, **kwargs)
+
+
+class Server(ThreadingHTTPServer):
+    """Serves a folder and counts what was asked."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+        self.asked: Counter[str] = Counter()
+
+
+class Handler(SimpleHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.asked[self.path.lstrip("/")] += 1
+        super().do_GET()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(store: Path) -> Iterator[Server]:
+    with Server(store) as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def publish(monkeypatch: pytest.MonkeyPatch, change: Callable[[WeightFile], WeightFile], *names: str) -> None:
+    """Change the published files of some models and all detectors."""
+
+    def changed(part: Part[Any]) -> Part[Any]:
+        return replace(part, weights=tuple(change(file) for file in part.weights))
+
+    parts: dict[object, Part[Any]] = {entry.part: changed(entry.part) for entry in DETECTORS.values()}
+    for name, detector in DETECTORS.items():
+        monkeypatch.setitem(DETECTORS, name, replace(detector, part=parts[detector.part]))
+    for name in names:
+        entry = ZOO[name]
+        model = replace(entry, descriptor=changed(entry.descriptor), detector=parts.get(entry.detector))
+        monkeypatch.setitem(ZOO, name, model)
+
+
+def on_loopback(server: Server, store: Path, *, right: bool = True) -> Callable[[WeightFile], WeightFile]:
+    def change(file: WeightFile) -> WeightFile:
+        content = (store / file.name).read_bytes() if right else b""
+        url = f"http://127.0.0.1:{server.server_port}/{file.name}"
+        return replace(file, urls=(url,), sha256=hashlib.sha256(content).hexdigest())
+
+    return change
+
+
+def picture(height: int = 96, width: int = 96) -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+    coarse = torch.rand(1, 3, height // 8, width // 8, generator=generator)
+    return nn.functional.interpolate(coarse, size=(height, width), mode="bicubic").clamp(0, 1)[0]
+
+
+def stored(store: Path, entry: Entry) -> list[Path]:
+    return [store / file.name for file in entry.weights]
+
+
+# The tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_zoo_has_the_models_of_the_paper_and_the_frozen_ones() -> None:
+    assert set(ZOO) >= {"upright-sift", "sift", "orb"} | DEDODE_B | DEDODE_G | FROZEN
+    assert set(DETECTORS) == {"dedode-l", "dedode-l-v2", "dedode-l-c4", "dedode-l-so2"}
+    assert not set(ZOO) & set(DETECTORS)
+
+
+@pytest.mark.parametrize("entry", ZOO.values(), ids=ZOO)
+def test_entries_are_whole(entry: Entry) -> None:
+    assert ZOO[entry.name] is entry
+    assert (entry.group is None) == (entry.steerer is None)
+    assert entry.licence
+    assert entry.summary
+    assert (entry.name in DEDODE_B | DEDODE_G) == (entry.detector is not None)
+    expected = {None: "dual-softmax", Group(4): "max-matches", Group(None): "max-similarity"}[entry.group]
+    assert (entry.strategy or zoo._suitable_strategy(entry.group)) == expected
+
+
+@pytest.mark.parametrize("file", PUBLISHED.values(), ids=PUBLISHED)
+def test_published_files(file: WeightFile) -> None:
+    assert all(url.startswith("https://") and url.endswith(f"/{file.name}") for url in file.urls)
+    assert file.size is not None
+    assert file.licence
+    assert (file.name == "superpoint_v1.pth") == (not file.urls) == bool(file.note)
+    if "huggingface.co/kornia/dedode" in "".join(file.urls):  # the checksums are those of the mirror
+        assert ("huggingface" in file.urls[0]) == (file.sha256 is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "detector", "files"),
+    [
+        ("dedode-b", "dedode-l", ["dedode_descriptor_B"]),
+        ("dedode-b-c4", "dedode-l-c4", ["dedode_descriptor_B", "B_C4_steerer_setting_A"]),
+        ("dedode-b-c4-perm", "dedode-l-c4", ["B_C4_Perm_descriptor_setting_C"]),
+        ("dedode-b-so2-spread", "dedode-l-so2", ["B_SO2_Spread_descriptor_setting_C"]),
+        (
+            "dedode-b-so2-spread-b",
+            "dedode-l-so2",
+            ["B_SO2_Spread_descriptor_setting_B", "B_SO2_Spread_steerer_setting_B"],
+        ),
+        ("dedode-g", "dedode-l", ["dedode_descriptor_G", "dinov2_vitl14_pretrain"]),
+        ("dedode-g-c4-perm", "dedode-l-c4", ["G_C4_Perm_descriptor_setting_C", "dinov2_vitl14_pretrain"]),
+        ("dedode-g-so2-spread", "dedode-l-so2", ["G_SO2_Spread_descriptor_setting_C", "dinov2_vitl14_pretrain"]),
+    ],
+)
+def test_dedode_goes_with_its_detector_and_steerer(name: str, detector: str, files: list[str]) -> None:
+    entry = ZOO[name]
+    assert entry.detector is DETECTORS[detector].part
+    assert [file.name for file in entry.weights] == [DETECTORS[detector].part.weights[0].name] + [
+        f"{stem}.pth" for stem in files
+    ]
+
+
+@given(angle=st.floats(-7, 7))
+def test_spread_is_the_official_matrix(angle: float) -> None:
+    part = ZOO["dedode-b-so2-spread"].steerer
+    assert part is not None
+    steerer = part.build({})
+    blocks = [torch.zeros(40, 40)]
+    blocks += [torch.tensor([[0.0, j], [-j, 0.0]]) for j in range(1, 7) for _ in range(18)]
+    official = torch.block_diag(*blocks).double()
+    torch.testing.assert_close(steerer.matrix(angle), torch.matrix_exp(angle * official), atol=1e-9, rtol=0)
+    torch.testing.assert_close(steerer.generator(), official)
+
+
+def test_perm_is_the_official_matrix() -> None:
+    part = ZOO["dedode-g-c4-perm"].steerer
+    assert part is not None
+    cycle = torch.tensor([[0.0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 0, 0, 0]])
+    torch.testing.assert_close(part.build({}).generator().float(), torch.block_diag(*[cycle] * 64))
+
+
+# DeDoDe ---------------------------------------------------------------------------------------------------------------
+
+
+def test_dedode_b_is_downloaded_once(server: Server, store: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(monkeypatch, on_loopback(server, store), "dedode-b")
+    matcher = steerers.load("dedode-b", num_keypoints=64)
+    assert sorted(path.name for path in home.iterdir() if not path.name.startswith(".")) == [
+        "dedode_descriptor_B.pth",
+        "dedode_detector_L.pth",
+    ]
+    assert matcher.model.steerer is None
+    assert (matcher.strategy.name, matcher.strategy.inverse_temperature) == ("dual-softmax", 20.0)
+    assert matcher.strategy.threshold == 0.01
+    features = matcher.extract(picture())
+    assert features.descriptions.shape == (64, 256)
+    assert features.model == "dedode-b"
+    expected = torch.load(store / "descriptor", weights_only=True)
+    actual = matcher.model.extractor.descriptor.state_dict()  # type: ignore[union-attr]
+    assert all(torch.equal(actual[key], value) for key, value in expected.items())
+    locate(find("dedode-b"))
+    assert server.asked == {"dedode_descriptor_B.pth": 1, "dedode_detector_L.pth": 1}
+
+
+def test_a_wrong_checksum_is_refused_and_leaves_nothing(
+    server: Server, store: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(monkeypatch, on_loopback(server, store, right=False), "dedode-b")
+    with pytest.raises(WeightsError, match="wrong checksum"):
+        steerers.load("dedode-b")
+    assert [path.name for path in home.iterdir() if not path.name.startswith(".")] == []
+
+
+def test_offline_the_files_their_addresses_and_the_folder_are_named(home: Path) -> None:
+    with pytest.raises(WeightsError) as error:
+        steerers.load("dedode-b-c4")
+    message = str(error.value)
+    for file in find("dedode-b-c4").weights:
+        assert file.name in message
+        assert all(url in message for url in file.urls)
+    assert str(home) in message
+    assert "--weights FILE" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "strategy"),
+    [
+        ("dedode-b-c4", Group(4), "max-matches"),
+        ("dedode-b-so2-spread-b", Group(None), "max-similarity"),
+    ],
+)
+def test_learned_steerers_are_the_published_matrices(store: Path, name: str, group: Group, strategy: str) -> None:
+    entry = find(name)
+    matcher = steerers.load(name, weights=stored(store, entry), num_keypoints=32)
+    assert matcher.strategy.name == strategy
+    assert matcher.model.steerer is not None
+    assert matcher.model.steerer.group == group
+    expected = torch.load(store / entry.weights[-1].name, weights_only=True)
+    assert torch.equal(matcher.model.steerer.generator(), expected)
+    found = matcher(picture(), picture())
+    assert found.model == name
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy"), [("dedode-b-c4-perm", "max-matches"), ("dedode-b-so2-spread", "max-similarity")]
+)
+def test_fixed_steerers_need_no_file(store: Path, name: str, strategy: str) -> None:
+    entry = find(name)
+    matcher = steerers.load(name, weights=stored(store, entry), num_keypoints=32)
+    assert matcher.strategy.name == strategy
+    assert matcher.model.steerer is not None
+    assert matcher.model.steerer.orthogonal
+    assert matcher.model.steerer.group == entry.group
+    assert matcher(picture(), picture()).strategy == strategy
+
+
+def test_dedode_g_has_its_backbone(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("kornia")
+    seen: list[list[str]] = []
+
+    def backbone(state: dict[str, Tensor]) -> nn.Module:
+        seen.append(sorted(state))
+        return nn.Conv2d(3, 1024, dedode.PATCH, stride=dedode.PATCH)
+
+    monkeypatch.setattr(dedode, "dinov2_backbone", backbone)
+    files = [
+        store / "dedode_detector_C4.pth",
+        tmp_path / "G_C4_Perm_descriptor_setting_C.pth",
+        tmp_path / "dinov2_vitl14_pretrain.pth",
+    ]
+    torch.save(DedodeDescriptor("G").state_dict(), files[1])
+    torch.save({"pos_embed": torch.zeros(1, 2, 3)}, files[2])
+    matcher = steerers.load("dedode-g-c4-perm", weights=files, num_keypoints=16)
+    assert seen == [["pos_embed"]]
+    assert matcher.extract(picture()).descriptions.shape == (16, 256)
+
+
+def test_a_wrong_dinov2_is_refused_with_its_path(tmp_path: Path) -> None:
+    pytest.importorskip("kornia")
+    path = tmp_path / "dinov2_vitl14_pretrain.pth"
+    torch.save({"weight": torch.zeros(3)}, path)
+    with pytest.raises(WeightsError, match=rf"{path.name}: state_dict is not that of a DINOv2"):
+        find("dedode-g").descriptor.build({path.name: path})
+
+
+def test_weights_of_something_else_are_refused(store: Path, tmp_path: Path) -> None:
+    detector, descriptor = tmp_path / "dedode_detector_L.pth", tmp_path / "dedode_descriptor_B.pth"
+    os.link(store / "detector", descriptor)
+    os.link(store / "detector", detector)
+    with pytest.raises(
+        WeightsError, match=r"dedode_descriptor_B.pth: not the weights of DeDoDe descriptor B: \d+ names"
+    ):
+        steerers.load("dedode-b", weights=[detector, descriptor])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (torch.eye(128), r"descriptions of length 256, but its steerer acts on length 128"),
+        (torch.zeros(256, 3), "needs a square matrix"),
+        (torch.full((256, 256), math.nan), "NaN"),
+        (torch.zeros(256, 256, dtype=torch.long), "floating-point"),
+        ({"a": torch.eye(2), "b": torch.eye(2)}, "expected a single tensor"),
+    ],
+)
+def test_a_steerer_that_does_not_fit_is_refused(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: object, message: str
+) -> None:
+    path = tmp_path / "B_C4_steerer_setting_A.pth"
+    torch.save(content, path)
+    entry = replace(find("dedode-b-c4"), descriptor=Part(lambda _: DedodeLike()), detector=None)
+    with pytest.raises(ValueError, match=message):
+        entry.build({path.name: path})
+
+
+class DedodeLike(Extractor):
+    dim = 256
+
+    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+        raise NotImplementedError
+
+    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+        raise NotImplementedError
+
+
+# Weights that the user gives ------------------------------------------------------------------------------------------
+
+
+def test_where_one_file_is_needed_any_name_will_do(store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.bin"
+    os.link(store / "superpoint", path)
+    assert locate(find("superpoint"), [path]) == {"superpoint_v1.pth": path}
+    for given_weights in (path, str(path), [path]):
+        model = steerers.load("superpoint", weights=given_weights).model
+        assert (model.name, model.extractor.dim) == ("superpoint", 256)
+
+
+def test_several_files_are_told_apart_by_their_names(store: Path, tmp_path: Path) -> None:
+    entry = find("dedode-b-c4")
+    paths = stored(store, entry)
+    assert locate(entry, paths[::-1]) == {path.name: path for path in paths}
+    other_ending = tmp_path / "B_C4_steerer_setting_A.safetensors"
+    save_file({"generator": torch.eye(256)}, other_ending)
+    assert locate(entry, [*paths[:2], other_ending])["B_C4_steerer_setting_A.pth"] == other_ending
+
+
+def test_what_is_not_given_comes_from_the_cache(store: Path, home: Path) -> None:
+    home.mkdir()
+    os.link(store / "B_C4_steerer_setting_A.pth", home / "B_C4_steerer_setting_A.pth")
+    paths = stored(store, find("dedode-b-c4"))
+    assert locate(find("dedode-b-c4"), paths[:2])[paths[2].name] == home / paths[2].name
+
+
+def test_given_files_are_asked_for_no_checksum_but_cached_ones_are(store: Path, home: Path) -> None:
+    home.mkdir()
+    os.link(store / "superpoint", home / "superpoint_v1.pth")
+    with pytest.raises(WeightsError, match="is damaged or not the published file"):
+        steerers.load("superpoint")
+    assert steerers.load("superpoint", weights=home / "superpoint_v1.pth").model.name == "superpoint"
+
+
+@pytest.mark.parametrize(
+    ("name", "given_names", "message"),
+    [
+        ("sift", ["a.pth"], "a.pth is none of the weights of model 'sift', which needs no weights"),
+        ("superpoint", ["missing.pth"], "missing.pth: no such file"),
+        ("dedode-b", ["a.pth"], "which needs dedode_detector_L.pth, dedode_descriptor_B.pth"),
+        ("dedode-b-so2-spread-b", ["B_C4_steerer_setting_A.pth"], "which needs .*B_SO2_Spread_steerer_setting_B.pth"),
+        ("superpoint", ["a.pth", "a.pth"], "which needs superpoint_v1.pth"),
+        ("dedode-b", ["dedode_detector_L.pth", "dedode_detector_L.pt"], "are both given as dedode_detector_L.pth"),
+    ],
+)
+def test_given_files_that_do_not_fit(tmp_path: Path, name: str, given_names: list[str], message: str) -> None:
+    paths = [tmp_path / given_name for given_name in given_names]
+    for path in paths:
+        if path.name != "missing.pth":
+            path.write_bytes(b"")
+    with pytest.raises(WeightsError, match=message):
+        steerers.load(name, weights=paths)
+
+
+def test_superpoint_is_never_downloaded_and_its_licence_is_told(
+    store: Path, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(WeightsError, match=r"cannot be downloaded.*non-commercial") as error:
+        steerers.load("superpoint")
+    assert str(home) in str(error.value)
+    steerers.load("superpoint", weights=store / "superpoint_v1.pth")
+    assert "non-commercial research use only" in caplog.text
+
+
+# Frozen networks, detectors of others ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(FROZEN - {"superpoint"}))
+def test_frozen_models_have_the_dimension_that_is_listed(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("kornia")
+    path = tmp_path / "weights.pth"
+    torch.save(registry._frozen_network(name).network.state_dict(), path)
+    matcher = steerers.load(name, weights=path)
+    assert matcher.model.extractor.dim == find(name).dim
+    assert (matcher.model.name, matcher.strategy.name) == (name, "dual-softmax")
+
+
+def test_keypoints_of_one_model_described_by_another(kornia_store: Path) -> None:
+    files = [kornia_store / "superpoint_v1.pth", kornia_store / "xfeat.pt"]
+    both = steerers.load("xfeat", detector="superpoint", weights=files, num_keypoints=20)
+    superpoint = steerers.load("superpoint", weights=files[0], num_keypoints=20)
+    xfeat = steerers.load("xfeat", weights=files[1]).model.extractor
+    features, image = both.extract(picture()), picture()
+    assert features.model == "xfeat@superpoint"
+    assert len(features) > 5
+    assert torch.equal(features.keypoints, superpoint.extract(image).keypoints)
+    described = xfeat.describe(image, Keypoints(features.keypoints, features.scores))
+    torch.testing.assert_close(features.descriptions, described)
+    with pytest.raises(ValueError, match="cannot be matched by 'xfeat@superpoint'"):
+        both.match(superpoint.extract(image), features)
+
+
+def test_dedode_with_another_detector_does_not_need_its_own(store: Path) -> None:
+    v2 = with_detector(find("dedode-b"), "dedode-l-v2")
+    assert [file.name for file in v2.weights] == ["dedode_detector_L_v2.pth", "dedode_descriptor_B.pth"]
+    matcher = steerers.load("dedode-b", detector="dedode-l-v2", weights=stored(store, v2), num_keypoints=10)
+    assert isinstance(matcher.model.extractor, Combined)
+    assert isinstance(matcher.model.extractor.detector, DedodeDetector)
+    assert matcher.extract(picture()).model == "dedode-b@dedode-l-v2"
+    assert [file.name for file in with_detector(find("dedode-b"), "upright-sift").weights] == [
+        "dedode_descriptor_B.pth"
+    ]
+
+
+def test_a_model_stands_for_its_detector() -> None:
+    assert with_detector(find("disk"), "dedode-b-c4").detector is DETECTORS["dedode-l-c4"].part
+    superpoint: object = find("superpoint").descriptor
+    assert with_detector(find("disk"), "superpoint").detector is superpoint
+    for name, own in (("dedode-b", "dedode-l"), ("dedode-b", "dedode-g"), ("disk", "disk"), ("sift", "sift")):
+        assert with_detector(find(name), own) is find(name)
+    with pytest.raises(ValueError, match=r"unknown detector 'no-such'; use dedode-l, .* or a model: upright-sift"):
+        steerers.load("disk", detector="no-such")
+
+
+def test_a_steerer_stays_with_another_detector() -> None:
+    matcher = steerers.load("upright-sift", detector="orb", num_keypoints=50)
+    assert matcher.model.steerer is not None
+    image = picture(160, 200)
+    m = matcher(image, image.rot90(1, dims=(1, 2)))
+    assert m.model == "upright-sift@orb"
+    assert m.angle == 90.0
+
+
+def test_a_descriptor_that_needs_orientations_says_so(store: Path) -> None:
+    matcher = steerers.load("sift", detector="superpoint", weights=store / "superpoint_v1.pth")
+    with pytest.raises(ValueError, match="orientation"):
+        matcher.extract(picture())
+
+
+def test_no_download_where_another_file_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    fetch = weights.fetch
+
+    def counting(file: WeightFile) -> Path:
+        asked.append(file.name)
+        return fetch(file)
+
+    monkeypatch.setattr(weights, "fetch", counting)
+    with pytest.raises(WeightsError, match=r"Model 'disk@superpoint' also needs depth-save.pth \(https://"):
+        locate(with_detector(find("disk"), "superpoint"))
+    assert asked == ["superpoint_v1.pth"]
+
+
+@pytest.mark.parametrize(("name", "extra"), [("disk", "kornia"), ("dedode-g", "dinov2")])
+def test_a_missing_extra_is_named_before_any_download(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kornia", None)
+    with pytest.raises(ImportError, match=rf"model '{name}' needs kornia: pip install \"steerers\[{extra}\]\""):
+        steerers.load(name)
+
+
+def test_an_entry_without_a_detector_is_refused() -> None:
+    class Blind(Descriptor):
+        dim = 2
+
+        def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+            raise NotImplementedError
+
+    entry = Entry("blind", "", 2, None, "", Part(lambda _: Blind()))
+    with pytest.raises(TypeError, match="model 'blind' needs a detector: Blind finds no keypoints"):
+        entry.build()
+
+
+# Steerers of the package ----------------------------------------------------------------------------------------------
+
+
+def ship(folder: Path, name: str, steerer: Steerer, monkeypatch: pytest.MonkeyPatch, **metadata: str) -> None:
+    steerer.save(folder / f"{name}.safetensors", metadata)
+    monkeypatch.setattr(zoo, "ZOO", make_zoo(folder))
+
+
+def test_steerers_are_listed_as_far_as_they_ship(tmp_path: Path) -> None:
+    assert {"superpoint-c4", "disk-so2"} & set(make_zoo(tmp_path)) == set()
+    shipped = {path.stem for path in SHIPPED.glob("*.safetensors")}
+    assert set(ZOO) - set(make_zoo(tmp_path)) == shipped
+    assert shipped <= {f"{base}-{group}" for base in (*FROZEN, "upright-sift") for group in ("c4", "so2")}
+
+
+@pytest.mark.parametrize(
+    ("group", "steerer", "strategy"),
+    [
+        ("c4", Steerer.perm(256), "max-matches"),
+        ("so2", Steerer.random(256, "SO2", generator=torch.Generator().manual_seed(0)), "max-similarity"),
+    ],
+)
+def test_a_shipped_steerer_makes_a_model(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, steerer: Steerer, strategy: str
+) -> None:
+    name = f"superpoint-{group}"
+    ship(tmp_path, name, steerer, monkeypatch, model="superpoint")
+    assert list(zoo.ZOO).index(name) == list(zoo.ZOO).index("superpoint") + 1
+    matcher = steerers.load(name, weights=store / "superpoint_v1.pth", num_keypoints=30)
+    assert (matcher.model.name, matcher.strategy.name) == (name, strategy)
+    assert matcher.model.steerer is not None
+    assert not any(parameter.requires_grad for parameter in matcher.model.steerer.parameters())
+    torch.testing.assert_close(matcher.model.steerer.generator(), steerer.generator().detach())
+    assert matcher(picture(), picture()).model == name
+    assert with_detector(find(name), "superpoint") is find(name)  # whose network then runs once
+
+
+@pytest.mark.parametrize(
+    ("steerer", "metadata", "message"),
+    [
+        (Steerer.perm(128), {}, "descriptions of length 256, but its steerer acts on length 128"),
+        (Steerer.perm(256, "C8"), {}, "model 'superpoint-c4' needs a steerer for C4, got one for C8"),
+        (Steerer.perm(256), {"model": "disk"}, "a steerer for model 'disk', not for 'superpoint'"),
+    ],
+)
+def test_a_shipped_steerer_that_does_not_fit_is_refused(
+    store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    steerer: Steerer,
+    metadata: dict[str, str],
+    message: str,
+) -> None:
+    ship(tmp_path, "superpoint-c4", steerer, monkeypatch, **metadata)
+    with pytest.raises(ValueError, match=message):
+        steerers.load("superpoint-c4", weights=store / "superpoint_v1.pth")
+
+
+def test_a_damaged_shipped_steerer_is_refused(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ship(tmp_path, "superpoint-c4", Steerer.perm(256), monkeypatch)
+    path = tmp_path / "superpoint-c4.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match="damaged or altered"):
+        steerers.load("superpoint-c4", weights=store / "superpoint_v1.pth")
+    weights.save(path, {"a": torch.zeros(1)}, {})
+    with pytest.raises(WeightsError, match="does not hold a steerer"):
+        steerers.load("superpoint-c4", weights=store / "superpoint_v1.pth")
+
+
+# What the user chooses ------------------------------------------------------------------------------------------------
+
+
+def test_a_steerer_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    Steerer.random(128, "SO2", generator=torch.Generator().manual_seed(0)).save(path, {"model": "upright-sift"})
+    matcher = steerers.load("upright-sift", steerer=path)
+    assert matcher.strategy.name == "max-similarity"
+    assert matcher.model.steerer is not None
+    assert matcher.model.steerer.group == Group(None)
+    assert steerers.load("upright-sift").model.steerer.group == Group(4)  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="a steerer for model 'upright-sift', not for 'sift'"):
+        steerers.load("sift", steerer=path)
+    Steerer.perm(64).save(tmp_path / "short.safetensors")
+    with pytest.raises(ValueError, match="descriptions of length 128, but its steerer acts on length 64"):
+        steerers.load("upright-sift", steerer=tmp_path / "short.safetensors")
+    with pytest.raises((OSError, ValueError), match=r"missing\.safetensors"):
+        steerers.load("upright-sift", steerer=tmp_path / "missing.safetensors")
+
+
+def test_precision_and_sampling_reach_the_networks(store: Path) -> None:
+    files = stored(store, find("dedode-b"))
+    sampling = KeypointSampling(coverage=False, nms_size=3, subpixel=True, border=4)
+    matcher = steerers.load("dedode-b", weights=files, precision="bfloat16", sampling=sampling, num_keypoints=30)
+    networks = [module for module in matcher.model.extractor.modules() if isinstance(module, DedodeNetwork)]
+    assert [network.dtype for network in networks] == [torch.bfloat16] * 2
+    features = matcher.extract(picture())
+    assert features.descriptions.dtype == torch.float32
+    assert float(features.keypoints.min()) >= 3.5
+    plain = steerers.load("dedode-b", weights=files, num_keypoints=30).extract(picture())
+    assert not torch.equal(plain.keypoints, features.keypoints)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "float8"}, "unknown precision 'float8'; use float32, bfloat16, float16"),
+        ({"precision": "float16"}, "model 'sift' runs in float32 only, not in float16"),
+        ({"sampling": KeypointSampling(border=4)}, "model 'sift' has no choice of how its keypoints are sampled"),
+    ],
+)
+def test_choices_that_a_model_does_not_have(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        steerers.load("sift", **options)  # type: ignore[arg-type]
+
+
+def test_an_unknown_strategy_costs_no_download() -> None:
+    with pytest.raises(ValueError, match="unknown strategy 'nonsense'"):
+        steerers.load("dedode-b", strategy="nonsense")
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.safetensors")), ids=lambda path: path.stem)
+def test_shipped_steerers_are_sound(path: Path) -> None:
+    """They load, belong to their model, and say how they were made."""
+    entry = find(path.stem)
+    assert entry.steerer is not None
+    steerer = entry.steerer.build({})
+    assert (steerer.dim, steerer.group) == (entry.dim, entry.group)
+    _, metadata = weights.load(path)
+    assert metadata["setting"] == "A"
+    assert float(metadata["accuracy"]) > float(metadata["accuracy.unsteered"]) + 0.2
+    assert not any("/" in value for value in metadata.values())  # no paths of the machine that made them
+
+
+def test_shipped_steerers_are_small() -> None:
+    assert sum(path.stat().st_size for path in SHIPPED.glob("*.safetensors")) < 1_000_000
