@@ -20,8 +20,9 @@ TORCH_OPTION := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
 demo: $(VENV)/.steerers
 	@mkdir -p demo
-	$(BIN)/python examples/turn.py examples/maupertuis_1.jpg demo/maupertuis_1_turned.jpg --degrees 90
-	$(BIN)/steerers match examples/maupertuis_0.jpg demo/maupertuis_1_turned.jpg --verify fundamental --out demo/matches.png --json demo/matches.json
+	$(BIN)/python examples/turn.py examples/maupertuis_1.jpg demo/turned.jpg --degrees 135
+	$(BIN)/steerers match examples/maupertuis_0.jpg demo/turned.jpg --model upright-sift-so2 --verify fundamental \
+		--out demo/matches.png --json demo/matches.json
 	@echo "open demo/matches.png"
 
 test: $(VENV)/.dev

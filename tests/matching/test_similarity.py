@@ -45,7 +45,7 @@ def descriptions(dim: int, seed: int, dtype: torch.dtype = torch.float64) -> tup
 
 def whole(similarity: Similarity, scale: float = 1.0) -> Tensor:
     """(alternatives, N, M) in one tile."""
-    return similarity.block(slice(0, similarity.shape[0]), scale)(slice(0, similarity.shape[1]))
+    return similarity.block(slice(0, similarity.shape[0]), scale)(slice(0, similarity.shape[1])).clone()
 
 
 def every_pair(similarity: Similarity) -> tuple[Tensor, Tensor]:
@@ -226,7 +226,8 @@ def test_components_are_the_coefficients_of_the_steered_cosine(
     steerer = Steerer.from_representation(representation)
     a, b = descriptions(steerer.dim, seed)
     harmonics = Harmonics(a, b, steerer, None)
-    components = harmonics.components(harmonics.rows, slice(0, M))  # (components, N, M)
+    out = harmonics.rows.new_empty(harmonics.num_components, N, M)
+    components = harmonics.components(harmonics.rows, slice(0, M), out)  # (components, N, M)
     assert len(components) == harmonics.num_components
     basis = harmonics.basis(torch.tensor([angle], dtype=torch.float64))[0]
     found = torch.einsum("k,knm->nm", basis, components)

@@ -175,6 +175,8 @@ def test_entries_are_whole(entry: Entry) -> None:
     assert entry.summary
     assert (entry.name in DEDODE_B | DEDODE_G) == (entry.detector is not None)
     expected = {None: "dual-softmax", Group(4): "max-matches", Group(None): "max-similarity"}[entry.group]
+    if entry.name in ("disk-so2", "xfeat-so2", "upright-sift-so2"):  # max-similarity fails there: docs/results.md
+        expected = "max-matches"
     assert (entry.strategy or zoo._suitable_strategy(entry.group)) == expected
 
 

@@ -45,7 +45,7 @@ class Similarity(ABC):
     @abstractmethod
     def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
         """Prepare some rows; the result maps a range of c columns to an (alternatives, r, c) tensor of ``scale`` x
-        cosines, which the caller may overwrite."""
+        cosines. The caller may overwrite it, and the next tile does."""
 
     @abstractmethod
     def pairs(self, i: Tensor, j: Tensor) -> Tensor:
@@ -196,14 +196,8 @@ class Harmonics:
                 waves.append(f**derivative * torch.sin(phase))
         return torch.stack(waves, dim=-1)
 
-    def components(self, rows: Tensor, cols: slice, out: Tensor | None = None) -> Tensor:
-        """(components, r, c) products C_f and S_f of prepared (r, D) rows with a range of columns.
-
-        They are put into ``out`` if it has the right shape, which saves the pages of a new array.
-        """
-        shape = (self.num_components, len(rows), len(self.cols[cols]))
-        if out is None or out.shape != shape:
-            out = rows.new_empty(shape)
+    def components(self, rows: Tensor, cols: slice, out: Tensor) -> Tensor:
+        """(components, r, c) products C_f and S_f of prepared (r, D) rows with a range of columns, put into ``out``."""
         k = 0
         for band in self.bands:
             part = rows[:, band.columns]
@@ -271,18 +265,24 @@ class _Harmonic(Similarity):
 
     def __init__(self, harmonics: Harmonics) -> None:
         self.harmonics = harmonics
+        self._scratch: dict[str, Tensor] = {}
         self.shape, self.device = (len(harmonics.rows), len(harmonics.cols)), harmonics.rows.device
 
     def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
         prepared = self.harmonics.rows[rows] * scale
-        buffer: Tensor | None = None
 
         def scores(cols: slice) -> Tensor:
-            nonlocal buffer
-            buffer = self.harmonics.components(prepared, cols, buffer)
-            return self.combine(buffer)
+            shape = (self.harmonics.num_components, len(prepared), len(self.harmonics.cols[cols]))
+            return self.combine(self.harmonics.components(prepared, cols, self.scratch("components", shape)))
 
         return scores
+
+    def scratch(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A tensor to overwrite, the same one for every tile: new arrays of this size cost fresh pages each time."""
+        size = math.prod(shape)
+        if name not in self._scratch or len(self._scratch[name]) < size:
+            self._scratch[name] = self.harmonics.rows.new_empty(size)
+        return self._scratch[name][:size].view(shape)
 
     @abstractmethod
     def combine(self, components: Tensor) -> Tensor:
@@ -307,14 +307,17 @@ class Turned(_Harmonic):
 
     def combine(self, components: Tensor) -> Tensor:
         flat = components.flatten(1)  # (components, r c)
-        even = self.even @ flat[: self.harmonics.num_even]  # (L, r c)
-        odd = self.odd @ flat[self.harmonics.num_even :]
+        tried, split, size = len(self.tried), self.harmonics.num_even, flat.shape[1]
+        even = torch.mm(self.even, flat[:split], out=self.scratch("even", (tried, size)))  # (L, r c)
+        odd = torch.mm(self.odd, flat[split:], out=self.scratch("odd", (tried, size)))
         if self.order % 2:
             scores = even.add_(odd)
         elif self.maximum:
             scores = even.add_(odd.abs_())
         else:
-            scores = torch.cat([even + odd, even.sub_(odd)])
+            scores = self.scratch("scores", (2 * tried, size))
+            torch.add(even, odd, out=scores[:tried])
+            torch.sub(even, odd, out=scores[tried:])
         if self.maximum:
             scores = scores.amax(dim=0, keepdim=True)
         return scores.view(-1, *components.shape[1:])
@@ -402,8 +405,11 @@ class Continuous(_Harmonic):
 
         def scores(cols: slice) -> Tensor:
             u, v = self.harmonics.cols[cols].chunk(2, dim=1)
-            real, second = x @ u.mT, y @ v.mT
-            imaginary = (total @ (u - v).mT).sub_(real).add_(second)  # y u - x v
+            shape = (len(x), len(u))
+            real = torch.mm(x, u.mT, out=self.scratch("real", shape))
+            second = torch.mm(y, v.mT, out=self.scratch("second", shape))
+            imaginary = torch.mm(total, (u - v).mT, out=self.scratch("imaginary", shape))
+            imaginary.sub_(real).add_(second)  # y u - x v
             real.add_(second)
             return real.square_().addcmul_(imaginary, imaginary).sqrt_()[None]
 
