@@ -84,7 +84,7 @@ class Pipeline:
             if features.model and features.model != self.model.name:
                 raise ValueError(f"features of model {features.model!r} cannot be matched by {self.model.name!r}")
         first, second = features0.to(self.device), features1.to(self.device)
-        return self._matches(self.strategy.match(first.descriptions, second.descriptions), first, second)
+        return self.to_matches(self.strategy.match(first.descriptions, second.descriptions), first, second)
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
@@ -104,12 +104,12 @@ class Pipeline:
 
     def _match_turned(self, strategy: Tta, first: Image, second: Image) -> Matches:
         """Test-time augmentation: describe the first image at every turn, keep the turn with the most matches."""
-        turned = [self._extract_turned(first, float(angle)) for angle in strategy.angles]
+        turned = [self.extract_turned(first, float(angle)) for angle in strategy.angles]
         features1 = self.extract(second)
         assignment, best = strategy.match_turned([f.descriptions for f in turned], features1.descriptions)
-        return self._matches(assignment, turned[best], features1)
+        return self.to_matches(assignment, turned[best], features1)
 
-    def _extract_turned(self, image: Image, angle: float) -> Features:
+    def extract_turned(self, image: Image, angle: float) -> Features:
         tensor = image.tensor.to(self.device)
         allowed = torch.ones(tensor.shape[1:]) if image.mask is None else image.mask.float()
         turned, to_turned = rotate_image(tensor, angle, fill=0.5)
@@ -119,7 +119,7 @@ class Pipeline:
             image, transform_points(torch.linalg.inv(to_turned), keypoints.xy.float()), keypoints, descriptions
         )
 
-    def _matches(self, found: Assignment, features0: Features, features1: Features) -> Matches:
+    def to_matches(self, found: Assignment, features0: Features, features1: Features) -> Matches:
         i, j = found.indices.unbind(dim=1)
         angle, angles = _stored_turns(found, features0.orientation, features1.orientation)
         return Matches(

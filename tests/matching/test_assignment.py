@@ -19,7 +19,8 @@ from helpers import randn, seeds
 from matching import reference
 from matching.reference import assert_identical, assert_same, by_first, planted
 from steerers.matching import Assignment, assign, make_strategy
-from steerers.matching.similarity import Cosine, Harmonics, RowBlock, Rows, Similarity, Turned, normalised
+from steerers.matching.harmonics import Harmonics, Turned
+from steerers.matching.similarity import Cosine, RowBlock, Rows, Similarity, normalised
 from steerers.steerer import Steerer
 
 TILES = [1, 7, 64, 1000, None]

@@ -337,7 +337,7 @@ class _Desk:
         key = (view.path, view.turn, id(pipeline.model.extractor), pipeline.num_keypoints, angle)
         if key not in self.extracted:
             start = _now(pipeline.device)
-            features = pipeline._extract_turned(view.image, angle) if angle else pipeline.extract(view.image)
+            features = pipeline.extract_turned(view.image, angle) if angle else pipeline.extract(view.image)
             self.extracted[key] = _Extracted(features, _now(pipeline.device) - start)
         found = self.extracted[key]
         return _Extracted(replace(found.features, model=pipeline.model.name), found.seconds)
@@ -394,7 +394,7 @@ def _match(desk: _Desk, pipeline: Pipeline, view0: View, view1: View) -> Predict
     if isinstance(strategy, Tta):
         turned = [extracted.features for extracted in first]
         assignment, best = strategy.match_turned([f.descriptions for f in turned], second.features.descriptions)
-        matches = pipeline._matches(assignment, turned[best], second.features)
+        matches = pipeline.to_matches(assignment, turned[best], second.features)
     else:
         matches = pipeline.match(first[0].features, second.features)
     seconds = _now(pipeline.device) - start

@@ -17,16 +17,8 @@ from torch import Tensor
 
 from steerers.geometry import circular_mode
 from steerers.matching.assignment import Assignment, assign
-from steerers.matching.similarity import (
-    Continuous,
-    Cosine,
-    Harmonics,
-    Similarity,
-    Steered,
-    Turned,
-    as_float,
-    normalised,
-)
+from steerers.matching.harmonics import Continuous, Harmonics, Turned
+from steerers.matching.similarity import Cosine, Similarity, Steered, as_float, normalised
 from steerers.representations import Group
 from steerers.steerer import Steerer
 
