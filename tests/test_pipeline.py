@@ -232,7 +232,7 @@ def test_tta_of_features_is_refused() -> None:
         ({"device": "cuda:99"}, "not available"),
         ({"device": "xla"}, "unknown device 'xla'"),
         ({"order": 8}, "order 8 needs turns that a C4 steerer does not have"),
-        ({"num_keypoints": 0}, "num_keypoints must be at least 1, got 0"),
+        ({"num_keypoints": 0}, "num_keypoints must be a whole number of at least 1, got 0"),
         ({"threshold": 1.5}, r"threshold must be in \[0, 1\), got 1.5"),
         ({"inverse_temperature": -1.0}, "inverse_temperature must be positive"),
         ({"nonsense": 1}, "has no option 'nonsense'"),

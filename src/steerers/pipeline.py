@@ -39,8 +39,8 @@ class Pipeline:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
-        if self.num_keypoints < 1:
-            raise ValueError(f"num_keypoints must be at least 1, got {self.num_keypoints}")
+        if not isinstance(self.num_keypoints, int) or self.num_keypoints < 1:
+            raise ValueError(f"num_keypoints must be a whole number of at least 1, got {self.num_keypoints!r}")
         self.model.extractor.to(self.device).eval()
         if self.model.steerer is not None:
             self.model.steerer.to(self.device)

@@ -679,3 +679,15 @@ def test_shipped_steerers_are_sound(path: Path) -> None:
 
 def test_shipped_steerers_are_small() -> None:
     assert sum(path.stat().st_size for path in SHIPPED.glob("*.safetensors")) < 1_000_000
+
+
+def test_a_steerer_serves_every_model_of_the_same_descriptions(tmp_path: Path) -> None:
+    Steerer.perm(128).save(tmp_path / "mine.safetensors", {"model": "upright-sift"})
+    assert find("upright-sift-so2").fitted_to == "upright-sift"
+    matcher = steerers.load("upright-sift-so2", steerer=tmp_path / "mine.safetensors")
+    assert matcher.model.steerer is not None
+    assert matcher.model.steerer.group == Group(4)
+
+
+def test_aliases_lead_to_models() -> None:
+    assert all(find(alias) is ZOO[name] for alias, name in zoo.ALIASES.items())

@@ -119,6 +119,7 @@ def test_a_frozen_descriptor_stays_as_it_is() -> None:
     [
         ({"num_pairs": 0}, "num_pairs must be at least 1, got 0"),
         ({"steps": -1}, "steps must not be negative"),
+        ({"seed": 10**30}, "seed must be 0 to"),
         ({"held_out": 1.0}, "held_out must be between 0 and 1"),
         ({"radius": 0.0}, "radius must be positive"),
         ({"start": "nonsense"}, "unknown start 'nonsense'"),
@@ -139,6 +140,8 @@ def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
     blank = [torch.full((3, 400, 400), 0.5) for _ in range(3)]
     with pytest.raises(ValueError, match="no keypoints of the two views correspond"):
         steerers.fit(UprightSift(), blank, "C4", options=QUICK)
+    with pytest.raises(ValueError, match=r"must give a \(\d+, D\) tensor, one row a keypoint, got \(3, 8\)"):
+        steerers.fit(lambda image, xy: torch.zeros(3, 8), PHOTOGRAPHS, "C4", options=QUICK)
     with pytest.raises(ValueError, match="not finite"):
         steerers.fit(lambda image, xy: torch.full((len(xy), 8), math.nan), PHOTOGRAPHS, "C4", options=QUICK)
 
@@ -162,6 +165,9 @@ def test_the_command_writes_a_steerer_that_loads(tmp_path: Path, capsys: pytest.
     assert steerer.dim == 128
     assert steerer.group == Group(4)
     assert out.with_suffix(".png").stat().st_size > 1000
+    assert out.stat().st_mode == out.with_suffix(".png").stat().st_mode  # readable by others, as any new file
+    matcher = steerers.load("upright-sift", steerer=out, num_keypoints=50)
+    assert matcher.strategy.name == "max-matches"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,9 @@ def add_to(commands: Any) -> None:
     )
     match.add_argument("--num", type=options.positive, default=5000, metavar="N", help="descriptions an image (5000)")
     match.add_argument("--dim", type=options.positive, default=256, metavar="D", help="their length (256)")
-    match.add_argument("--order", type=options.positive, default=8, metavar="N", help="turns that are tried (8)")
+    match.add_argument(
+        "--order", type=options.positive, default=8, metavar="N", help="turns that are tried (default: %(default)s)"
+    )
     match.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 (default: %(default)s)")
     match.add_argument("--repeats", type=options.positive, default=5, metavar="N", help="the median counts (5)")
     match.add_argument("--strategies", nargs="+", metavar="NAME", help="default: all but tta")

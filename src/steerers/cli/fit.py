@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             start=start,
             seed=arguments.seed,
         )
-        for start in arguments.start.split(",")
+        for start in arguments.start.replace(" ", "").split(",")
     ]
     group, device = Group.parse(arguments.group), parse_device(arguments.device)
     extractor = load(
@@ -111,10 +111,11 @@ def _losses(result: Fit) -> str:
 def _recipe(arguments: argparse.Namespace) -> dict[str, str]:
     """What the file says of its making."""
     from steerers._version import __version__
+    from steerers.models import zoo
 
     recipe = {key: str(getattr(arguments, key)) for key in ("detector", "num_pairs", "num_keypoints", "steps", "seed")}
     return {
-        "model": arguments.model,
+        "model": zoo.find(arguments.model).fitted_to,
         "setting": "A",
         "steerers_version": __version__,
         **{f"recipe.{key}": value for key, value in recipe.items()},

@@ -34,7 +34,11 @@ def add_matcher_options(parser: argparse.ArgumentParser) -> None:
         "--num-keypoints", type=positive, default=NUM_KEYPOINTS, metavar="N", help="default: %(default)s"
     )
     parser.add_argument(
-        "--max-size", type=positive, default=MAX_SIZE, metavar="PX", help="longest side (default: %(default)s)"
+        "--max-size",
+        type=size_limit,
+        default=MAX_SIZE,
+        metavar="PX",
+        help="longest side, or 'none' to keep the size (default: %(default)s)",
     )
     parser.add_argument(
         "--threshold", type=float, metavar="P", help="least probability of a match (default: the model's)"
@@ -88,6 +92,11 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return number
+
+
+def size_limit(text: str) -> int | None:
+    """A whole number of at least 1, or ``none``."""
+    return None if text == "none" else positive(text)
 
 
 def check_output(path: Path, *, picture: bool = False) -> None:

@@ -255,10 +255,9 @@ class Continuous(_Harmonic):
     """The exact maximum over every turn of SO(2).
 
     With one frequency besides zero it is the modulus of a complex product, the closed form of the Procrustes problem.
-    With more, the polynomial is maximised: tiles climb by Newton's step from the best of eight points per period of the
-    highest frequency, which finds the smaller one of two nearly equal maxima now and then (of random pairs with Spread,
-    1.4 % are off by more than 1e-5, and none by more than 0.01). The probabilities, angles and order of the matches
-    come from the pairs themselves, which climb from every point of the grid and are exact.
+    With more, the polynomial is maximised on a grid of eight points per period of its highest frequency. Tiles climb by
+    Newton's step from the two most promising points, which is exact to rounding unless three maxima are nearly equal
+    (as with a few far-apart high frequencies); matched pairs climb from every point and are exact.
     """
 
     def __init__(self, harmonics: Harmonics) -> None:
@@ -316,9 +315,9 @@ class Continuous(_Harmonic):
         return constant, waves
 
     def _maximum(self, flat: Tensor) -> Tensor:
-        """(P,) largest value of the polynomials with (components, P) coefficients, from the best point of the grid."""
-        angle = self._best_of_grid(flat, self.grid, self.weights)
-        return self._climb(flat, angle, steps=1)[0]
+        """(P,) largest value of the polynomials with (components, P) coefficients, from the two best starts."""
+        first, second = (self._climb(flat, start, steps=1)[0] for start in self._best_starts(flat))
+        return torch.maximum(first, second)
 
     def _climb(self, flat: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """Value and place of the maximum within half a step of the grid around ``start``.
@@ -336,13 +335,22 @@ class Continuous(_Harmonic):
         step = torch.clamp(angle + self._step(slope, curvature, reach), low, high) - angle
         return value + step * (slope + step * curvature / 2), angle + step
 
-    def _best_of_grid(self, flat: Tensor, grid: Tensor, weights: Tensor) -> Tensor:
-        """(P,) the turn of the grid, of even length, where s is largest; opposite turns share E and O as in Turned."""
-        half, even = len(grid) // 2, self.harmonics.num_even
-        odd = weights[:half, even:] @ flat[even:]  # (L/2, P)
-        _, index = (weights[:half, :even] @ flat[:even]).add_(odd.abs()).max(dim=0)
-        opposite = odd.gather(0, index[None])[0] < 0
-        return grid.to(flat)[index + half * opposite]
+    def _best_starts(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """(P,) the two turns of the grid near which s is likely to be largest.
+
+        They are the local maxima whose parabola through three points of the grid has the highest vertex.
+        """
+        half, split = len(self.grid) // 2, self.harmonics.num_even
+        even, odd = self.weights[:half, :split] @ flat[:split], self.weights[:half, split:] @ flat[split:]
+        values = torch.cat([even + odd, even.sub_(odd)])  # (L, P)
+        after, before = values.roll(-1, dims=0), values.roll(1, dims=0)
+        bend = (2 * values).sub_(after).sub_(before)
+        peak = (values >= after) & (values >= before) & (bend > 0)
+        vertex = values.add_(after.sub_(before).square_().div_(bend.mul_(8))).masked_fill_(~peak, -math.inf)
+        first = vertex.max(dim=0).indices
+        second = vertex.scatter_(0, first[None], -math.inf).max(dim=0).indices
+        grid = self.grid.to(flat)
+        return grid[first], grid[second]
 
     @staticmethod
     def _step(slope: Tensor, curvature: Tensor, reach: float) -> Tensor:

@@ -16,22 +16,18 @@ import logging
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Set
-from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from steerers.features import Keypoints
 from steerers.geometry import to_normalised
 from steerers.models.base import Descriptor, Extractor
 from steerers.models.sampling import sample_descriptions
-from steerers.models.weights import WeightsError
+from steerers.models.weights import WeightsError, read
 
 logger = logging.getLogger(__name__)
 
@@ -368,17 +364,8 @@ def _kornia(name: str, title: str) -> Callable[..., Any]:
 
 
 def _read_content(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """The dictionary in a ``.safetensors`` file or a pickle of tensors."""
-    path = Path(path)
-    if not path.is_file():
-        raise WeightsError(f"{path}: no such file")
-    try:
-        if path.suffix == ".safetensors":
-            content: object = load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, UnpicklingError, EOFError, RuntimeError, ValueError, KeyError) as error:
-        raise WeightsError(f"{path}: not a file of tensors ({error})") from error
+    """The dictionary in a file of weights."""
+    content = read(path, any_ending=True)
     if not isinstance(content, Mapping) or not all(isinstance(key, str) for key in content):
         raise WeightsError(f"{path}: expected named tensors, found {type(content).__name__}")
     return content

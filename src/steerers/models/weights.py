@@ -16,6 +16,7 @@ import secrets
 import shutil
 import string
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -283,6 +284,9 @@ def _unlock(descriptor: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
+_UMASK_LOCK = threading.Lock()
+
+
 @contextmanager
 def atomic_write(path: StrPath) -> Iterator[Path]:
     """Write a file whole or not at all.
@@ -307,9 +311,19 @@ def atomic_write(path: StrPath) -> Iterator[Path]:
         yield temporary
         if target.exists():
             shutil.copymode(target, temporary)
+        elif temporary.exists():
+            temporary.chmod(0o666 & ~_umask())  # some libraries write for the owner alone
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """The mask of modes of new files; it can only be read by setting it."""
+    with _UMASK_LOCK:
+        mask = os.umask(0o022)
+        os.umask(mask)
+    return mask
 
 
 def load_state(path: StrPath) -> dict[str, Tensor]:
@@ -322,7 +336,7 @@ def load_state(path: StrPath) -> dict[str, Tensor]:
     Raises:
         WeightsError: The file is missing, damaged, of another kind, or holds anything but tensors.
     """
-    content = _read(path)
+    content = read(path)
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         content = content["model"]
     if not isinstance(content, dict) or not content:
@@ -341,7 +355,7 @@ def load_tensor(path: StrPath) -> Tensor:
     Raises:
         WeightsError: The file is missing, damaged, of another kind, or does not hold exactly one tensor.
     """
-    content = _read(path)
+    content = read(path)
     if isinstance(content, dict) and isinstance(content.get("steerer"), dict):
         content = content["steerer"]
     if isinstance(content, dict) and len(content) == 1:
@@ -422,11 +436,15 @@ def _opened(path: StrPath) -> Iterator[Any]:
         raise WeightsError(f"{path}: {error.strerror or error}") from error
 
 
-def _read(path: StrPath) -> Any:
+def read(path: StrPath, *, any_ending: bool = False) -> Any:
+    """Whatever a ``.safetensors``, ``.pth``, ``.pt`` or ``.ckpt`` file holds; never by running code in it.
+
+    With ``any_ending`` other files are read as PyTorch's, for those whom users name as they like.
+    """
     suffix = Path(path).suffix.lower()
     if suffix == ".safetensors":
         return _read_safetensors(path)[0]
-    if suffix in _TORCH_SUFFIXES:
+    if any_ending or suffix in _TORCH_SUFFIXES:
         return _read_torch(path)
     raise WeightsError(f"{path}: unknown kind of file, expected .safetensors or {', '.join(_TORCH_SUFFIXES)}")
 

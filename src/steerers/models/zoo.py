@@ -91,6 +91,13 @@ class Entry:
     order: Order = "default"
     inverse_temperature: float = 20.0
     threshold: float = 0.01
+    base: str | None = None
+    """The model whose descriptions these are, if it is another one: its steerers fit here too."""
+
+    @property
+    def fitted_to(self) -> str:
+        """The name that a steerer for these descriptions carries."""
+        return self.base or self.name
 
     @property
     def parts(self) -> tuple[Part[nn.Module], ...]:
@@ -208,7 +215,7 @@ def _frozen() -> Iterator[Entry]:
         yield Entry(name, summary, dim, None, file.licence, registry.frozen(name, file))
 
 
-# What docs/results.md shows to be best: max-similarity misleads where descriptions have a large common part.
+# Measured in docs/results.md: max-similarity misleads where descriptions have a large common part.
 _MEASURED: dict[str, dict[str, Any]] = {
     "disk-so2": {"strategy": "max-matches"},
     "xfeat-so2": {"strategy": "max-matches"},
@@ -227,11 +234,13 @@ def _with_shipped_steerers(base: Entry, folder: Path) -> Iterator[Entry]:
                 summary=base.summary.split(",")[0] + _SETTINGS["A"],
                 group=group,
                 steerer=steerer,
+                base=base.name,
                 **_MEASURED.get(path.stem, {}),
             )
 
 
 ZOO = make_zoo()
+ALIASES = {"dedode-b-so2": "dedode-b-so2-spread"}
 
 
 # Finding and building -------------------------------------------------------------------------------------------------
@@ -292,6 +301,7 @@ def find(name: str) -> Entry:
     Raises:
         ValueError: naming the known ones.
     """
+    name = ALIASES.get(name, name)
     if name not in ZOO:
         raise ValueError(f"unknown model {name!r}; use one of {', '.join(ZOO)}")
     return ZOO[name]
@@ -299,7 +309,7 @@ def find(name: str) -> Entry:
 
 def with_steerer(entry: Entry, path: Path) -> Entry:
     """The entry with the steerer of a file and the strategy that suits it; refused if fitted to another model."""
-    steerer = registry.shipped(path, entry.name).build({})
+    steerer = registry.shipped(path, entry.fitted_to).build({})
     return replace(entry, group=steerer.group, steerer=Part(lambda _: steerer), strategy=None, order="default")
 
 

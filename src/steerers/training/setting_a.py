@@ -67,6 +67,8 @@ class FitOptions:
         for name in ("radius", "learning_rate", "inverse_temperature"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be 0 to 2^63 - 1, got {self.seed}")
         if self.steps < 0:
             raise ValueError(f"steps must not be negative, got {self.steps}")
         if not 0 < self.held_out < 1:
@@ -199,11 +201,13 @@ def fit_examples(
     fitting = [example for example in fitting if len(example.matches)]
     if not fitting:
         raise ValueError("no keypoints of the two views correspond: are the photographs empty, or is radius too small?")
+    if not any(len(example.matches) for example in testing):
+        raise ValueError("no keypoints of the held-out views correspond: use more photographs or pairs")
     options, group, progress = options or FitOptions(), Group.parse(group), progress or _no_progress
     generator = torch.Generator().manual_seed(options.seed)
     start = closed_form(fitting, group, options.start, generator)
     steerer = Steerer.from_matrix(start, group, learnable=True)
-    start_loss = _mean_loss(steerer, testing or fitting, options)
+    start_loss = _mean_loss(steerer, testing, options)
     start_accuracy = mean_accuracy(steerer, testing)
     losses = _descend(steerer, fitting, options, generator, progress)
     fixed = Steerer.from_matrix(steerer.generator().detach().cpu(), group)
@@ -270,6 +274,9 @@ class _ExampleMaker:
         view = render(photo, homography, turn, self.options.views, self.generator)
         keypoints = self.detector.detect(view.image, num_keypoints=self.options.num_keypoints, mask=view.mask)
         descriptions = self.describe(view.image, keypoints)
+        if not isinstance(descriptions, Tensor) or descriptions.ndim != 2 or len(descriptions) != len(keypoints):
+            what = tuple(descriptions.shape) if isinstance(descriptions, Tensor) else type(descriptions).__name__
+            raise ValueError(f"the descriptor must give a ({len(keypoints)}, D) tensor, one row a keypoint, got {what}")
         if not bool(torch.isfinite(descriptions).all()):
             raise ValueError("the descriptor gave descriptions that are not finite (NaN or infinite)")
         return keypoints.xy, F.normalize(descriptions.float(), dim=1), view.from_photo
