@@ -75,6 +75,10 @@ class Group:
             raise ValueError(f"{self} turns by multiples of {360 / self.order:g} degrees only, got {worst:g} degrees")
         return steps.long() % self.order
 
+    def fold(self, frequency: int) -> int:
+        """The frequency that stands for an equivalent one: ``j`` for ``-j``, or for ``n - j``."""
+        return abs(frequency) if self.order is None else min(frequency, self.order - frequency)
+
     def angles(self) -> Tensor:
         """The (n,) turns of C_n in radians, from 0."""
         if self.order is None:
@@ -155,11 +159,8 @@ class Representation:
         """How often each frequency occurs up to equivalence: ``j`` and ``-j`` (or ``n - j``) count as one."""
         counts: Counter[int] = Counter()
         for multiplicity, frequency in self.terms:
-            counts[self._fold(frequency)] += multiplicity
+            counts[self.group.fold(frequency)] += multiplicity
         return dict(sorted(counts.items()))
-
-    def _fold(self, frequency: int) -> int:
-        return abs(frequency) if self.group.order is None else min(frequency, self.group.order - frequency)
 
     def canonical(self) -> Representation:
         """The equivalent representation with folded frequencies, ascending, each once."""

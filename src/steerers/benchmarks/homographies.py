@@ -30,10 +30,10 @@ from steerers.benchmarks.protocol import (
     Settings,
     View,
     predict_or_load,
-    progress,
     turn_pairs,
 )
 from steerers.geometry import scaling
+from steerers.progress import progress
 
 AUC_PIXELS = (3.0, 5.0, 10.0)
 CORRECT_PIXELS = 3.0

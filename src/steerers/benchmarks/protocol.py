@@ -16,10 +16,9 @@ import json
 import math
 import os
 import re
-import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -37,6 +36,7 @@ from steerers.matching.strategies import Order, Strategy, Tta
 
 if TYPE_CHECKING:
     from steerers.pipeline import Pipeline
+from steerers.progress import progress
 
 Rotation = Literal["upright", "fixed", "quarter", "all", "joint"]
 ROTATIONS: dict[Rotation, str] = {
@@ -51,7 +51,6 @@ FORMAT = 1
 """Of the files of predictions; a change of what they mean raises it."""
 
 Size = tuple[int, int]  # (width, height)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -575,16 +574,3 @@ def _unpack(arrays: dict[str, Any], model: str, strategy: str) -> Iterator[Predi
         )
         size0, size1, stored0, stored1, number = zip(sizes[::2], sizes[1::2], strict=True)
         yield Prediction(matches, size0, size1, stored0, stored1, number, observed, int(extractions), *seconds)
-
-
-# Progress -------------------------------------------------------------------------------------------------------------
-
-
-def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
-    """The items behind a progress bar that appears after two seconds, or without one where tqdm is missing."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return items
-    shown: Iterable[T] = tqdm(items, desc=what, total=total, delay=2, leave=False, file=sys.stderr, disable=None)
-    return shown

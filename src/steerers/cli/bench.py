@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steerers.cli import options
+from steerers.progress import progress
 
 if TYPE_CHECKING:
     from steerers.bench.matching import Row
@@ -56,7 +57,6 @@ def run_match(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         options.check_output(arguments.json)
     import torch
-    from tqdm import tqdm
 
     from steerers.bench.matching import MEASURED, bench_matching
     from steerers.models.weights import atomic_write
@@ -70,7 +70,7 @@ def run_match(arguments: argparse.Namespace) -> int:
     setting = {"num": arguments.num, "dim": arguments.dim, "order": arguments.order, "device": _device_name(device)}
     setting |= {"threads": torch.get_num_threads(), "torch": torch.__version__}
     rows: list[Row] = []
-    for name in tqdm(names, delay=2, leave=False, disable=None):
+    for name in progress(names, "measuring"):
         rows += bench_matching(
             arguments.num,
             arguments.dim,

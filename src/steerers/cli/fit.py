@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steerers.cli import options
+from steerers.progress import progress
 from steerers.representations import Group
 
 if TYPE_CHECKING:
@@ -85,9 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.model, detector=arguments.detector, weights=arguments.weights or (), device=device
     ).model.extractor
     fitting, testing = describe_views(
-        extractor, arguments.images, group, options=starts[0], device=device, progress=_progress
+        extractor, arguments.images, group, options=starts[0], device=device, progress=progress
     )
-    fits = {chosen.start: fit_examples(fitting, testing, group, chosen, _progress) for chosen in starts}
+    fits = {chosen.start: fit_examples(fitting, testing, group, chosen, progress) for chosen in starts}
     for name, result in fits.items():
         print(f"start {name}: {_losses(result)}{result.summary()}")
     best = max(fits, key=lambda name: fits[name].accuracy)
@@ -128,10 +127,3 @@ def _accuracy(result: Fit) -> dict[str, str]:
         "accuracy.unsteered": f"{result.unsteered_accuracy:.4f}",
         "accuracy.same_turn": f"{result.same_turn_accuracy:.4f}",
     }
-
-
-def _progress(items: Iterable[Any], what: str, length: int) -> Iterable[Any]:
-    from tqdm import tqdm
-
-    progress: Iterable[Any] = tqdm(items, desc=what, total=length, delay=2, leave=False, file=sys.stderr, disable=None)
-    return progress

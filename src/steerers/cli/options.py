@@ -74,10 +74,7 @@ def parse_order(text: str) -> Order:
     """A whole number of at least 2, or ``continuous``."""
     if text in ("continuous", "default"):
         return None if text == "continuous" else "default"
-    try:
-        order = int(text)
-    except ValueError:
-        order = 0
+    order = _whole_number(text)
     if order < 2:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number of at least 2 nor 'continuous'")
     return order
@@ -85,13 +82,18 @@ def parse_order(text: str) -> Order:
 
 def positive(text: str) -> int:
     """A whole number of at least 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
+    number = _whole_number(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return number
+
+
+def _whole_number(text: str) -> int:
+    """The number, or 0, which no option takes, for what is none."""
+    try:
+        return int(text)
+    except ValueError:
+        return 0
 
 
 def size_limit(text: str) -> int | None:

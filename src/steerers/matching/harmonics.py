@@ -112,10 +112,10 @@ def _arrange(representation: Representation) -> tuple[Tensor, Tensor, list[_Band
     Returns:
         (D,) indices into the coordinates, (D,) signs, and the bands.
     """
-    group, position = representation.group, 0
+    position = 0
     members: dict[int, tuple[list[int], list[int], list[float]]] = {}
     for frequency, size in representation.blocks():
-        folded = _fold(group, frequency)
+        folded = representation.group.fold(frequency)
         xs, ys, signs = members.setdefault(folded, ([], [], []))
         xs.append(position)
         if size == 2:
@@ -135,10 +135,6 @@ def _arrange(representation: Representation) -> tuple[Tensor, Tensor, list[_Band
         sign += [1.0] * len(xs) + signs
         bands.append(_Band(frequency, columns, quadrature))
     return torch.tensor(index), torch.tensor(sign), bands
-
-
-def _fold(group: Group, frequency: int) -> int:
-    return abs(frequency) if group.order is None else min(frequency, group.order - frequency)
 
 
 class _Harmonic(Similarity):
