@@ -226,7 +226,7 @@ def test_tta_of_features_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "no-such"}, "unknown model 'no-such'; use one of upright-sift"),
+        ({"name": "no-such"}, "unknown model 'no-such'; use one of .*upright-sift"),
         ({"strategy": "no-such"}, "unknown strategy 'no-such'; use one of dual-softmax"),
         ({"device": "no-such"}, "unknown device 'no-such'"),
         ({"device": "cuda:99"}, "not available"),
@@ -241,6 +241,17 @@ def test_tta_of_features_is_refused() -> None:
 def test_wrong_options_say_what_would_do(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         steerers.load(**options)  # type: ignore[arg-type]
+
+
+def test_the_threshold_of_the_model_is_no_cosine() -> None:
+    """Models choose a probability; mutual-nearest takes it for a cosine, and so must be spared it."""
+    model = steerers.load("sift")
+    assert model.strategy.threshold > 0
+    plain = steerers.load("sift", strategy="mutual-nearest", num_keypoints=200)
+    assert plain.strategy.threshold == -1.0
+    assert plain.strategy.inverse_temperature == model.strategy.inverse_temperature
+    assert steerers.load("sift", strategy="mutual-nearest", threshold=0.5).strategy.threshold == 0.5
+    assert len(plain(ASTRONAUT, turned(ASTRONAUT, 1))) > 150
 
 
 def test_nan_descriptions_are_an_error() -> None:

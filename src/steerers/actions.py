@@ -158,10 +158,12 @@ class MatrixAction(Action):
         if self.group.order is not None:
             element = torch.linalg.matrix_power(self.weight, int(self.group.steps(angle)))
             return element
-        scaled = self.weight * angle.to(self.weight)
-        on_mps = scaled.device.type == "mps"  # matrix_exp is not implemented there
-        element = torch.linalg.matrix_exp(scaled.cpu() if on_mps else scaled)
-        return element.to(scaled.device)
+        # In float64: repeated squaring multiplies rounding errors, which are large where TF32 is switched on. The CPU
+        # does it where a device has no float64 (MPS).
+        device = "cpu" if self.weight.device.type == "mps" else self.weight.device
+        scaled = self.weight.to(device, torch.float64) * angle.to(device, torch.float64)
+        element = torch.linalg.matrix_exp(scaled)
+        return element.to(self.weight)
 
     def generator(self) -> Tensor:
         return self.weight

@@ -49,12 +49,12 @@ def to_normalised(xy: Tensor, size: tuple[int, int]) -> Tensor:
         xy: (..., 2) pixels, the centre of the top-left pixel at (0, 0).
         size: (width, height).
     """
-    return (2 * xy + 1) / xy.new_tensor(size) - 1
+    return torch.stack([(2 * xy[..., k] + 1) / size[k] - 1 for k in (0, 1)], dim=-1)  # no copy to a GPU, no wait for it
 
 
 def to_pixels(xy: Tensor, size: tuple[int, int]) -> Tensor:
     """The inverse of :func:`to_normalised`."""
-    return ((xy + 1) * xy.new_tensor(size) - 1) / 2
+    return torch.stack([((xy[..., k] + 1) * size[k] - 1) / 2 for k in (0, 1)], dim=-1)
 
 
 def transform_points(transform: Tensor, xy: Tensor) -> Tensor:

@@ -14,7 +14,15 @@ from steerers.features import Features, Keypoints, Matches
 from steerers.geometry import rotate_image, transform_points, turn_of, wrap_degrees
 from steerers.images import Exif, Image, ImageSource, load_image
 from steerers.matching.assignment import Assignment
-from steerers.matching.strategies import STRATEGIES, Order, Strategy, Tta, make_strategy, unknown_strategy
+from steerers.matching.strategies import (
+    STRATEGIES,
+    MutualNearest,
+    Order,
+    Strategy,
+    Tta,
+    make_strategy,
+    unknown_strategy,
+)
 from steerers.models import zoo
 from steerers.models.sampling import KeypointSampling
 from steerers.models.weights import StrPath
@@ -171,7 +179,7 @@ def load(
         precision: ``"float32"``, or ``"bfloat16"`` or ``"float16"`` for DeDoDe's networks.
         sampling: how DeDoDe's detectors choose keypoints: coverage, non-maximum suppression, sub-pixel, border.
         options: of the strategy: ``inverse_temperature``, ``threshold``, ``tile``, ``subset_size``, ``seed``,
-            ``prototype``.
+            ``prototype``, ``ratio``; the first two by default as they suit the model.
     """
     checked = parse_device(device)
     if strategy is not None and strategy not in STRATEGIES:  # before any download
@@ -181,7 +189,10 @@ def load(
     chosen = strategy or model.strategy
     if strategy is None and order == "default":
         order = model.order
-    options = {"inverse_temperature": model.inverse_temperature, "threshold": model.threshold, **options}
+    suited: dict[str, object] = {"inverse_temperature": model.inverse_temperature}
+    if chosen != MutualNearest.name:  # whose threshold is a cosine, while the model's is a probability
+        suited["threshold"] = model.threshold
+    options = {**suited, **options}
     made = make_strategy(chosen, model.steerer, order=order, **options)
     return Pipeline(model, made, num_keypoints, max_size, exif, checked)
 

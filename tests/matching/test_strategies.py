@@ -111,10 +111,12 @@ def every_strategy() -> dict[str, Strategy]:
         "procrustes": make_strategy("procrustes", freq1),
         "prototype-procrustes": make_strategy("prototype-procrustes", freq1),
         "invariant": make_strategy("invariant", spread),
+        "mutual-nearest": make_strategy("mutual-nearest"),
     }
 
 
 EVERY = list(every_strategy())
+WITHOUT_STEERER = ("dual-softmax", "tta", "mutual-nearest")
 
 
 # Against the textbook -------------------------------------------------------------------------------------------------
@@ -430,7 +432,7 @@ def test_default_options() -> None:
         strategy = make_strategy(name, Steerer.freq1(8) if "procrustes" in name else Steerer.spread(16))
         assert strategy.name == name
         assert strategy.inverse_temperature == 20
-        assert strategy.threshold == 0.01
+        assert strategy.threshold == (-1 if name == "mutual-nearest" else 0.01)
     assert make_strategy("max-matches", Steerer.spread(16)).order == 8
     assert make_strategy("max-matches", Steerer.perm(16, "C4")).order == 4
     assert make_strategy("max-similarity", learned("C3")).order == 3
@@ -621,14 +623,14 @@ def test_unknown_strategies_name_the_known(name: str) -> None:
         make_strategy(name)
 
 
-def test_the_eight_strategies() -> None:
+def test_the_nine_strategies() -> None:
     assert list(STRATEGIES) == [
         "dual-softmax", "max-matches", "max-similarity", "subset", "procrustes", "prototype-procrustes", "invariant",
-        "tta",
+        "tta", "mutual-nearest",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in ("dual-softmax", "tta")])
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in WITHOUT_STEERER])
 def test_a_missing_steerer(name: str) -> None:
     with pytest.raises(ValueError, match=f"strategy '{name}' needs a steerer"):
         make_strategy(name)
@@ -686,6 +688,6 @@ def test_descriptions_of_wrong_shapes() -> None:
             strategy.match(good, good[:, 1:])
         with pytest.raises(TypeError, match="descriptions0 must be floating-point"):
             strategy.match(good.int(), good)
-        if name != "dual-softmax":
+        if name not in WITHOUT_STEERER:
             with pytest.raises(ValueError, match="length 30, but the steerer acts on length 32"):
                 strategy.match(good[:, 2:], good[:, 2:])

@@ -15,7 +15,8 @@ from steerers.matching.strategies import STRATEGIES, make_strategy
 from steerers.representations import Group
 from steerers.steerer import Steerer
 
-MEASURED = tuple(name for name in STRATEGIES if name != "tta")  # tta is as many networks as turns, not a matching
+MEASURED = tuple(name for name in STRATEGIES if name not in ("tta", "mutual-nearest"))
+"""Those that match by dual softmax; but ``tta`` is as many networks as turns, not a matching."""
 NOISE = 0.8
 """Standard deviation of what is added to a unit-variance description to make its match: cosines of about 0.78."""
 

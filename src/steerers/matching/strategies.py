@@ -18,6 +18,7 @@ from torch import Tensor
 from steerers.geometry import circular_mode
 from steerers.matching.assignment import Assignment, assign
 from steerers.matching.harmonics import Continuous, Harmonics, Turned
+from steerers.matching.nearest import mutual_nearest
 from steerers.matching.similarity import Cosine, Similarity, Steered, as_float, normalised
 from steerers.representations import Group
 from steerers.steerer import Steerer
@@ -346,10 +347,39 @@ class Tta(Strategy):
         raise ValueError("tta describes turned copies of the image: give the images to the matcher, not descriptions")
 
 
+@dataclass(frozen=True, kw_only=True)
+class MutualNearest(Strategy):
+    """Mutual nearest neighbours of the cosines of descriptions as they are: what protocols older than dual softmax do.
+
+    Scores are cosines mapped to [0, 1]; there is no temperature.
+
+    Attributes:
+        threshold: least cosine; by default every mutual pair matches.
+        ratio: SIFT's test: the distance (of unit vectors) to the nearest description of image 1 must be below ``ratio``
+            times that to the second nearest. By default there is none.
+    """
+
+    name = "mutual-nearest"
+    threshold: float = -1.0
+    ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.threshold <= 1:
+            raise ValueError(f"threshold of {self.name} is a cosine and must be -1 to 1, got {self.threshold}")
+        if self.ratio is not None and not 0 < self.ratio <= 1:
+            raise ValueError(f"ratio must be above 0 and at most 1, got {self.ratio}")
+        if self.tile is not None and self.tile < 1:
+            raise ValueError(f"tile must be at least 1, got {self.tile}")
+
+    def _match(self, descriptions0: Tensor, descriptions1: Tensor) -> Assignment:
+        similarity = Cosine(normalised(descriptions0), normalised(descriptions1))
+        return mutual_nearest(similarity, threshold=self.threshold, ratio=self.ratio, tile=self.tile)
+
+
 STRATEGIES: dict[str, type[Strategy]] = {
     cls.name: cls
     for cls in (
-        DualSoftmax, MaxMatches, MaxSimilarity, Subset, Procrustes, PrototypeProcrustes, Invariant, Tta
+        DualSoftmax, MaxMatches, MaxSimilarity, Subset, Procrustes, PrototypeProcrustes, Invariant, Tta, MutualNearest
     )
 }  # fmt: skip
 
@@ -361,10 +391,11 @@ def make_strategy(
 
     Args:
         name: one of :data:`STRATEGIES`.
-        steerer: of the descriptor; ``dual-softmax`` and ``tta`` need none.
+        steerer: of the descriptor; ``dual-softmax``, ``tta`` and ``mutual-nearest`` need none.
         order: turns that are tried: by default all of C_n, and 8 for SO(2). ``None`` is every angle, for
             ``max-similarity``. Strategies that try no turns refuse one.
-        options: ``inverse_temperature``, ``threshold``, ``tile``; ``subset_size``, ``seed``; ``prototype``.
+        options: ``inverse_temperature``, ``threshold``, ``tile``; ``subset_size``, ``seed``; ``prototype``;
+            ``ratio``.
 
     Raises:
         ValueError: for an unknown name, a missing steerer, or a steerer or option that the strategy is not defined for.
