@@ -3,153 +3,194 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from typing import get_args
 
-import PIL.Image
 import pytest
 import torch
-from hypothesis import given
+import torch.nn.functional as F
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from steerers.datasets.folder import (
-    Views,
-    correspondences,
-    draw_homography,
-    find_images,
-    homography_from_corners,
-    load_photos,
-    relight,
-    render,
-    split,
-    turn_about_middle,
-)
-from steerers.geometry import transform_points
+from helpers import seeds
+from steerers.datasets.folder import Photographs
+from steerers.datasets.pairs import PairBatch, Rotations, ViewWarp, correspondences, draw_turns
+from steerers.datasets.photos import PhotoStore, held_out
+from steerers.datasets.views import Views
+from steerers.geometry import to_normalised, transform_points
 
-seeds = st.integers(0, 2**31 - 1)
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = torch.device("cpu")
+SIZES = [(97, 130), (250, 201), (64, 64), (160, 90), (120, 120)]  # (width, height)
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def smooth(width: int, height: int, seed: int) -> Tensor:
+    """A (3, H, W) uint8 photograph without detail finer than about eight pixels."""
+    coarse = torch.rand(1, 3, height // 16 + 2, width // 16 + 2, generator=torch.Generator().manual_seed(seed))
+    fine = F.interpolate(coarse, (height, width), mode="bicubic", align_corners=True)[0]
+    return (fine.clamp(0, 1) * 255).round().to(torch.uint8)
 
 
-@given(seed=seeds, width=st.integers(100, 900), height=st.integers(100, 900))
-def test_a_view_lies_within_the_photograph_up_to_its_perspective(seed: int, width: int, height: int) -> None:
-    views = Views(size=96, perspective=0.0)
-    homography = draw_homography((width, height), views, generator(seed))
-    corners = torch.tensor([[0.0, 0], [95, 0], [0, 95], [95, 95]], dtype=torch.float64)
-    seen = transform_points(torch.linalg.inv(homography), corners)
-    assert float(seen.min()) > -1.0
-    assert float(seen[:, 0].max()) < width
-    assert float(seen[:, 1].max()) < height
+def store_of(sizes: list[tuple[int, int]]) -> PhotoStore:
+    photos = [smooth(*size, seed=k) for k, size in enumerate(sizes)]
+    return PhotoStore(torch.cat([photo.flatten() for photo in photos]), sizes, [f"{k}.jpg" for k in range(len(sizes))])
 
 
-@given(seed=seeds)
-def test_four_corners_determine_the_homography(seed: int) -> None:
-    source = torch.tensor([[0.0, 0], [1, 0], [1, 1], [0, 1]], dtype=torch.float64) * 100
-    target = source + 10 * torch.randn(4, 2, generator=generator(seed), dtype=torch.float64)
-    torch.testing.assert_close(transform_points(homography_from_corners(source, target), source), target)
+STORE = store_of(SIZES)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_quarter_turns_of_a_view_are_exact(k: int) -> None:
-    views = Views(size=64, photometric=0.0)
-    photo = torch.rand(3, 120, 150, generator=generator())
-    homography = draw_homography((150, 120), views, generator(1))
-    upright = render(photo, homography, 0.0, views, generator())
-    turned = render(photo, homography, k * math.pi / 2, views, generator())
-    torch.testing.assert_close(turned.image, torch.rot90(upright.image, k, (1, 2)), atol=1e-5, rtol=0)
-    assert torch.equal(turned.mask, torch.rot90(upright.mask, k, (0, 1)))
+def make(source: Photographs, indices: list[int], rotations: Rotations, own: list[int]) -> PairBatch:
+    return source.make([source.read(k) for k in indices], *draw_turns(rotations, own), own, CPU)
 
 
-@given(seed=seeds, angle=st.floats(-7, 7))
-def test_the_warp_between_views_is_exact(seed: int, angle: float) -> None:
-    """A bright dot of the photograph is found where the maps say, in both views."""
-    views = Views(size=80, photometric=0.0, scale=(1.5, 2.0))
-    xs, ys = torch.meshgrid(torch.arange(60.0), torch.arange(60.0), indexing="xy")
-    photo = torch.exp(-((xs - 31) ** 2 + (ys - 28) ** 2) / 8)[None].repeat(3, 1, 1)
-    for turn in (0.0, angle):
-        view = render(photo, draw_homography((60, 60), views, generator(seed)), turn, views, generator())
-        expected = transform_points(view.from_photo, torch.tensor([31.0, 28.0]))
-        if bool(((expected > 12) & (expected < 67)).all()) and view.mask.all():
-            weights = (view.image[0] - 0.2).clamp(min=0)
-            columns = torch.arange(80.0)
-            centroid = torch.stack([(weights.sum(0) * columns).sum(), (weights.sum(1) * columns).sum()]) / weights.sum()
-            assert float((centroid - expected).norm()) < 1.0
+def sample(images: Tensor, xy: Tensor) -> Tensor:
+    """(B, 3, N) bilinear samples of (B, 3, S, S) images."""
+    grid = to_normalised(xy, (images.shape[3], images.shape[2]))
+    return F.grid_sample(images, grid[:, :, None], align_corners=False)[..., 0]
 
 
-def test_what_lies_outside_the_photograph_is_masked() -> None:
-    views = Views(size=64, photometric=0.0)
-    photo = torch.zeros(3, 64, 64)
-    view = render(photo, torch.eye(3, dtype=torch.float64), math.pi / 4, views, generator())
-    assert not view.mask[0, 0]
-    assert view.mask[32, 32]
-    assert float(view.image[0, 0, 0]) == pytest.approx(0.5)
+def test_every_photograph_is_a_pair() -> None:
+    source = Photographs(STORE, Views(size=48))
+    batch = make(source, [0, 3, 1], "SO2", [5, 6, 7])
+    assert len(source) == 5
+    assert source.weights is None
+    assert len(batch) == 3
+    assert batch.images0.shape == batch.images1.shape == (3, 3, 48, 48)
+    assert batch.masks0.shape == batch.masks1.shape == (3, 48, 48)
+    assert batch.images0.dtype == torch.float32
+    assert batch.masks0.dtype == torch.bool
+    for images in (batch.images0, batch.images1):
+        assert 0 <= float(images.min()) <= float(images.max()) <= 1
+    assert batch.dense
+    assert not torch.equal(batch.images0, batch.images1)
+    torch.testing.assert_close(batch.angles, torch.subtract(*draw_turns("SO2", [5, 6, 7])) % (2 * math.pi))
 
 
-def test_correspondences_are_mutual_and_within_the_radius() -> None:
-    first = torch.tensor([[10.0, 10], [20, 20], [30, 30], [30.5, 30]])
-    second = torch.tensor([[40.0, 40.4], [21, 20], [60, 60], [61.2, 60]])
-    doubled = torch.diag(torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64))
-    found = correspondences(first, second, doubled, radius=1.0)
-    assert found.tolist() == [[1, 0], [2, 2], [3, 3]]
-    assert correspondences(first[:0], second, doubled, 1.0).shape == (0, 2)
-    assert correspondences(first, second[:0], doubled, 1.0).shape == (0, 2)
-    assert correspondences(first, second, doubled, radius=0.1).tolist() == [[2, 2]]
+@settings(max_examples=15)
+@given(seed=seeds, rotations=st.sampled_from(get_args(Rotations)))
+def test_both_views_show_the_same_where_the_warp_says(seed: int, rotations: Rotations) -> None:
+    """The colours of a smooth photograph agree, in both directions; they would not a few pixels off."""
+    views = Views(size=64, scale=(0.8, 1.6), tilt=1.5, perspective=0.1, photometric=0.0)
+    batch = make(Photographs(STORE, views), [0, 1, 4], rotations, [seed, seed + 1, seed + 2])
+    axis = torch.arange(2.0, 63.0, 3.0)
+    xy = torch.cartesian_prod(axis, axis).repeat(3, 1, 1)  # (B, N, 2)
+    for images, masks, others, way in (
+        (batch.images0, batch.masks0, batch.images1, batch.warp.forward),
+        (batch.images1, batch.masks1, batch.images0, batch.warp.backward),
+    ):
+        moved, valid = way(xy)
+        valid &= (moved > 1).all(dim=-1) & (moved < 62).all(dim=-1)
+        inner = -F.max_pool2d(-masks.float(), 5, 1, 2)  # a grey border blends into its neighbours
+        outer = -F.max_pool2d(-(batch.masks1 if others is batch.images1 else batch.masks0).float(), 5, 1, 2)
+        valid &= (sample(inner[:, None], xy)[:, 0] == 1) & (sample(outer[:, None], moved)[:, 0] == 1)
+        difference = (sample(images, xy) - sample(others, moved)).abs().amax(dim=1)
+        assert float(valid.double().mean()) > 0.05
+        assert float(difference[valid].max()) < 0.06
+        assert float(difference[valid].mean()) < 0.01
 
 
-def test_turning_about_the_middle_keeps_the_middle() -> None:
-    middle = torch.tensor([31.5, 31.5], dtype=torch.float64)
-    torch.testing.assert_close(transform_points(turn_about_middle(64, 1.234), middle), middle)
+@settings(max_examples=12)
+@given(seed=seeds, rotations=st.sampled_from(get_args(Rotations)), cut=st.integers(1, 4))
+def test_a_batch_in_parts_is_the_batch_at_once(seed: int, rotations: Rotations, cut: int) -> None:
+    """Bit for bit: pixels, masks, turns and warps."""
+    source = Photographs(STORE, Views(size=40, scale=(0.2, 1.5), tilt=2.0, photometric=1.0))
+    order, own = [3, 0, 1, 4, 2], [seed + k for k in range(5)]
+    whole = make(source, order, rotations, own)
+    parts = [make(source, order[part], rotations, own[part]) for part in (slice(cut), slice(cut, 5))]
+    for name in ("images0", "images1", "masks0", "masks1", "turns0", "turns1", "angles"):
+        assert torch.equal(getattr(whole, name), torch.cat([getattr(part, name) for part in parts])), name
+    xy = 40 * torch.rand(5, 30, 2, generator=torch.Generator().manual_seed(seed))
+    for way in ("forward", "backward"):
+        moved = [getattr(part.warp, way)(own) for part, own in zip(parts, (xy[:cut], xy[cut:]), strict=True)]
+        for k in (0, 1):
+            assert torch.equal(getattr(whole.warp, way)(xy)[k], torch.cat([one[k] for one in moved]))
 
 
-def test_relighting_stays_in_range_and_follows_the_generator() -> None:
-    image = torch.rand(3, 20, 30, generator=generator())
-    one, same, other = (relight(image, 1.0, generator(seed)) for seed in (1, 1, 2))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
-    assert float(one.min()) >= 0
-    assert float(one.max()) <= 1
-    assert torch.equal(relight(image, 0.0, generator()), image)
+def test_what_is_drawn_follows_from_the_seed() -> None:
+    source = Photographs(STORE, Views(size=48))
+    state = torch.get_rng_state()
+    one, same, other = (make(source, [1], "none", [seed]) for seed in (3, 3, 4))
+    assert torch.equal(one.images0, same.images0)
+    assert torch.equal(one.images1, same.images1)
+    assert not torch.equal(one.images0, one.images1)
+    assert not torch.equal(one.images0, other.images0)
+    assert torch.equal(state, torch.get_rng_state())
 
 
-def test_images_are_found_below_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    for name in ("b.png", "deep/a.JPG", "notes.txt"):
-        if name.endswith("txt"):
-            (tmp_path / name).write_text("no image")
-        else:
-            PIL.Image.new("RGB", (8, 8)).save(tmp_path / name)
-    assert [path.name for path in find_images(tmp_path)] == ["b.png", "a.JPG"]
-    with pytest.raises(ValueError, match="no such folder of images"):
-        find_images(tmp_path / "missing")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"no images in .*empty; known endings"):
-        find_images(tmp_path / "empty")
+def test_masks_end_with_the_photograph_not_with_its_canvas() -> None:
+    source = Photographs(STORE, Views(size=48, perspective=0.2))
+    batch = make(source, [0, 1, 2, 3, 4], "SO2", [1, 2, 3, 4, 5])
+    axis = torch.arange(48, dtype=torch.float64)
+    pixels = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), dim=-1).view(1, -1, 2)
+    assert isinstance(batch.warp, ViewWarp)
+    for k, size in enumerate(SIZES):
+        for maps, masks in ((batch.warp.from_photos0, batch.masks0), (batch.warp.from_photos1, batch.masks1)):
+            source_pixels = transform_points(torch.linalg.inv(maps[k]), pixels)
+            inside = (source_pixels >= 0) & (source_pixels <= torch.tensor(size) - 1)
+            assert torch.equal(masks[k].flatten(), inside.all(dim=-1)[0])
+    assert not batch.masks0.all()
 
 
-def test_a_broken_photograph_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "broken.jpg"
-    path.write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"cannot use a photograph: .*broken.jpg"):
-        list(load_photos([path], 100, torch.device("cpu")))
+def test_jointly_turned_views_are_turned_alike() -> None:
+    batch = make(Photographs(STORE, Views(size=48)), [0, 1, 2], "joint-SO2", [1, 2, 3])
+    assert not batch.angles.any()
+    assert bool((batch.turns0 != 0).all())
 
 
-def test_splitting_holds_out_at_least_one() -> None:
-    chosen, held_out = split(["a", "b"], 0.01, generator())
-    assert sorted(chosen + held_out) == [0, 1]
-    assert len(held_out) == 1
+def test_views_of_a_pair_overlap() -> None:
+    """Also of a photograph that is much larger than they are."""
+    source = Photographs(store_of([(500, 400)]), Views(size=40, scale=(0.8, 1.3), photometric=0.0))
+    batch = make(source, [0] * 50, "none", list(range(50)))
+    axis = torch.arange(40.0)
+    pixels = torch.cartesian_prod(axis, axis).repeat(50, 1, 1)
+    seen = batch.warp.forward(pixels)[1].double().mean(dim=1)
+    assert float(seen.min()) > 0.05
+    assert float(seen.mean()) > 0.4
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": 8}, "size of a view must be at least 32 pixels, got 8"),
-        ({"scale": (0.0, 1.0)}, "scale must be a range of positive numbers"),
-        ({"scale": (2.0, 1.0)}, "scale must be a range of positive numbers"),
-        ({"perspective": 0.5}, r"perspective must be in \[0, 0.3\), got 0.5"),
-        ({"photometric": 2.0}, r"photometric must be in \[0, 1\], got 2.0"),
-    ],
-)
-def test_wrong_views_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Views(**options)  # type: ignore[arg-type]
+def test_keypoints_on_the_same_spots_correspond() -> None:
+    """Points of the first view, warped to the second, are found again, and only where both views see them."""
+    source = Photographs(STORE, Views(size=64, perspective=0.1, photometric=0.0))
+    batch = make(source, [0, 1], "C4", [1, 2])
+    xy0 = torch.cartesian_prod(torch.arange(4.0, 64.0, 8.0), torch.arange(4.0, 64.0, 8.0)).repeat(2, 1, 1)
+    xy1, valid = batch.warp.forward(xy0)
+    found = correspondences(xy0, xy1, batch.warp, 0.5)
+    assert torch.equal(found[:, 1], found[:, 2])
+    expected = valid & batch.warp.backward(xy1)[1]
+    assert torch.equal(found[:, :2], expected.nonzero())
+    assert len(found) > 20
+
+
+def test_the_split_goes_by_the_names() -> None:
+    store = store_of([(40, 40)] * 60)
+    train, test = Photographs.split(store, Views(size=32), 0.2)
+    names = [[store.names[source.read(k)] for k in range(len(source))] for source in (train, test)]
+    assert sorted(names[0] + names[1]) == sorted(store.names)
+    assert names[1] == [name for name in store.names if held_out(name, 0.2)]
+    fewer = PhotoStore(store.pixels, store.sizes, list(reversed(store.names)))
+    _, other = Photographs.split(fewer, Views(size=32), 0.2)
+    assert sorted(fewer.names[other.read(k)] for k in range(len(other))) == sorted(names[1])
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, 1e-6])
+def test_a_handful_of_photographs_holds_out_the_last(share: float) -> None:
+    train, test = Photographs.split(STORE, Views(size=32), share)
+    assert [source.read(k) for source in (train, test) for k in range(len(source))] == [0, 1, 2, 3, 4]
+    assert len(test) == 1
+
+
+def test_too_few_photographs_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 2 photographs, one of them to be held out, got 1"):
+        Photographs.split(store_of([(40, 40)]), Views(size=32), 0.1)
+    with pytest.raises(ValueError, match="there are no photographs to draw pairs from"):
+        Photographs(STORE, Views(size=32), [])
+
+
+def test_a_chosen_few_are_the_pairs() -> None:
+    source = Photographs(STORE, Views(size=40, photometric=0.0), [4, 2])
+    assert len(source) == 2
+    batch = make(source, [1], "none", [9])
+    same = make(Photographs(STORE, source.views), [2], "none", [9])
+    assert torch.equal(batch.images0, same.images0)
+    assert math.isclose(float(batch.angles[0]), 0.0)

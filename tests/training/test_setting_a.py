@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import PIL.Image
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,15 +15,24 @@ import torch.nn.functional as F
 import steerers
 from helpers import randn
 from steerers.cli import main
+from steerers.datasets.views import Views
 from steerers.features import Keypoints
 from steerers.models.upright_sift import UprightSift, c4_permutation
 from steerers.representations import Group, Representation
 from steerers.steerer import Steerer
-from steerers.training.setting_a import Example, FitOptions, closed_form, fit_examples, fit_steerer, mean_accuracy
+from steerers.training.setting_a import (
+    Example,
+    FitOptions,
+    closed_form,
+    describe_views,
+    fit_examples,
+    fit_steerer,
+    mean_accuracy,
+)
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 PHOTOGRAPHS = [EXAMPLES / f"{name}.jpg" for name in ("astronaut", "camera", "coffee", "hubble")]
-QUICK = FitOptions(num_pairs=6, turns=2, num_keypoints=150, steps=20)
+QUICK = FitOptions(num_pairs=5, turns=2, num_keypoints=80, steps=10, views=Views(size=160))
 
 
 def synthetic_examples(steerer: Steerer, count: int, noise: float, seed: int = 0) -> list[Example]:
@@ -89,11 +101,55 @@ def test_any_callable_can_be_fitted() -> None:
         calls.append(tuple(image.shape))
         return sift.describe(image, Keypoints(keypoints, torch.ones(len(keypoints))))
 
-    steerer = steerers.fit(describe, PHOTOGRAPHS, "SO2", options=FitOptions(num_pairs=8, num_keypoints=100, steps=3))
+    options = FitOptions(num_pairs=8, num_keypoints=100, steps=3, views=Views(size=224))
+    steerer = steerers.fit(describe, PHOTOGRAPHS, "SO2", options=options)
     assert steerer.group == Group(None)
     assert steerer.dim == 128
     assert not steerer.learnable
-    assert set(calls) == {(3, 384, 384)}
+    assert set(calls) == {(3, 224, 224)}
+
+
+def test_photographs_may_be_anything_that_is_an_image(tmp_path: Path) -> None:
+    """A path, a Pillow image, an array or a tensor: the same photographs are described alike."""
+    pictures = [PIL.Image.open(path).convert("RGB").resize((220, 180)) for path in PHOTOGRAPHS[:3]]
+    arrays = [np.asarray(picture) for picture in pictures]
+    tensors = [torch.from_numpy(array.copy()).permute(2, 0, 1) for array in arrays]
+    paths = [tmp_path / f"{k}.png" for k in range(3)]
+    for picture, path in zip(pictures, paths, strict=True):
+        picture.save(path)
+    options = FitOptions(num_pairs=2, turns=1, num_keypoints=50, views=Views(size=96))
+    kinds: list[list[Any]] = [pictures, arrays, tensors, [str(path) for path in paths]]
+    made = [describe_views(UprightSift(), kind, "C4", options=options)[0] for kind in kinds]
+    for examples in made:
+        assert [len(example.matches) for example in examples] == [len(example.matches) for example in made[0]]
+        assert torch.equal(examples[0].descriptions0, made[0][0].descriptions0)
+
+
+@pytest.mark.parametrize(("count", "share", "held_out"), [(7, 0.3, 2), (2, 0.01, 1), (3, 0.99, 2)])
+def test_held_out_photographs_are_not_fitted_to(count: int, share: float, held_out: int) -> None:
+    """Each photograph is of one grey, by which its descriptions tell it; at least one is held out, and one is not."""
+
+    class Grey(UprightSift):
+        def detect(self, image: torch.Tensor, *, num_keypoints: int, mask: torch.Tensor | None = None) -> Keypoints:
+            return Keypoints(torch.tensor([[32.0, 32.0]]), torch.ones(1))
+
+        def describe(self, image: torch.Tensor, keypoints: Keypoints) -> torch.Tensor:
+            return torch.stack([image[0, 32, 32], torch.tensor(1.0)])[None]
+
+    photographs = [torch.full((3, 200, 200), 0.1 * k) for k in range(1, count + 1)]
+    options = FitOptions(num_pairs=24, turns=1, held_out=share, views=Views(size=64, photometric=0.0))
+    examples = describe_views(Grey(), photographs, "C4", options=options)
+    greys = [{round(float(e.descriptions0[0, 0] / e.descriptions0[0, 1]), 2) for e in part} for part in examples]
+    assert [len(part) for part in examples] == [24, 4]
+    assert [len(part) for part in greys] == [count - held_out, held_out]
+    assert not greys[0] & greys[1]
+
+
+def test_a_broken_photograph_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "broken.jpg"
+    path.write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"cannot use a photograph: .*broken.jpg"):
+        steerers.fit(UprightSift(), [path, path], "C4", options=QUICK)
 
 
 def test_a_frozen_descriptor_stays_as_it_is() -> None:

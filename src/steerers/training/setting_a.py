@@ -7,6 +7,7 @@ objective (6).
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -17,12 +18,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.datasets.folder import Views, correspondences, draw_homography, find_images, load_photos, render, split
+from steerers.datasets.draws import generator_of, mix
+from steerers.datasets.pairs import ViewWarp, correspondences
+from steerers.datasets.photos import find_images
+from steerers.datasets.views import Views, draw_homographies, render_views
 from steerers.features import Keypoints
-from steerers.images import ImageSource
+from steerers.images import ImageError, ImageSource, load_image
 from steerers.models.base import Descriptor, Detector
 from steerers.representations import Group
 from steerers.steerer import Steerer
+from steerers.training.augment import relight
 from steerers.training.losses import dual_softmax_nll, matching_accuracy
 
 Start = Literal["orthogonal", "least-squares", "random", "identity"]
@@ -178,16 +183,19 @@ def describe_views(
     This is the slow part of a fit; :func:`fit_examples` can be called on the result as often as needed.
     """
     options, progress = options or FitOptions(), progress or _no_progress
-    generator = torch.Generator().manual_seed(options.seed)
     sources: Sequence[ImageSource] = find_images(images) if isinstance(images, (str, os.PathLike)) else images
     if len(sources) < 2:
         raise ValueError(f"fitting needs at least 2 photographs, one of them to be held out, got {len(sources)}")
     describe, detector = _describe_with(descriptor, detector, torch.device(device))
-    chosen, held_out = split(sources, options.held_out, generator)
-    make = _ExampleMaker(describe, detector, Group.parse(group), options, torch.device(device), generator)
-    fitting = make([sources[k] for k in chosen], options.num_pairs, progress, "describing")
-    testing = make([sources[k] for k in held_out], max(4, options.num_pairs // 8), progress, "describing held-out")
-    return fitting, testing
+    make = _ExampleMaker(describe, detector, Group.parse(group), options, torch.device(device))
+    order = torch.randperm(len(sources), generator=generator_of(options.seed)).tolist()
+    held_out = min(max(1, round(options.held_out * len(order))), len(order) - 1)
+    last = options.num_pairs + max(4, options.num_pairs // 8)
+    fitting, testing = range(options.num_pairs), range(options.num_pairs, last)  # the pairs, each with its own seed
+    return (
+        make([sources[k] for k in order[held_out:]], progress(fitting, "describing", len(fitting))),
+        make([sources[k] for k in order[:held_out]], progress(testing, "describing held-out", len(testing))),
+    )
 
 
 def fit_examples(
@@ -237,56 +245,57 @@ class _ExampleMaker:
     group: Group
     options: FitOptions
     device: torch.device
-    generator: torch.Generator
 
     @torch.no_grad()
-    def __call__(self, sources: Sequence[ImageSource], num_pairs: int, progress: Progress, what: str) -> list[Example]:
+    def __call__(self, sources: Sequence[ImageSource], pairs: Iterable[int]) -> list[Example]:
         examples: list[Example] = []
-        rounds = [sources[k % len(sources)] for k in range(num_pairs)]
-        photos = load_photos(rounds, 4 * self.options.views.size, self.device)
-        for photo in progress(photos, what, num_pairs):
-            examples += self._pair(photo)
+        for pair in pairs:
+            photo = _load(sources[pair % len(sources)], 4 * self.options.views.size).to(self.device)
+            examples += self._pair(photo, mix(self.options.seed, pair))
         return examples
 
-    def _pair(self, photo: Tensor) -> list[Example]:
-        views, size = self.options.views, (int(photo.shape[2]), int(photo.shape[1]))
-        turns = self._draw_turns()
-        sides = []
-        for _ in range(2):
-            homography = draw_homography(size, views, self.generator)
-            sides.append([self._view(photo, homography, turn) for turn in turns])
-        return [
-            self._example(first, second, turn0 - turn1)
-            for first, turn0 in zip(sides[0], turns, strict=True)
-            for second, turn1 in zip(sides[1], turns, strict=True)
-        ]
+    def _pair(self, photo: Tensor, seed: int) -> list[Example]:
+        """Two views of a photograph, each at all turns; every turn of one with every turn of the other an example."""
+        views, turns = self.options.views, self._draw_turns(seed)
+        sides, count = [mix(seed, side) for side in (0, 1)], len(turns)
+        maps = draw_homographies([(int(photo.shape[2]), int(photo.shape[1]))] * 2, views, sides)  # (2, 3, 3)
+        maps, turns = maps.repeat_interleave(count, dim=0), turns.repeat(2)  # (2 T, 3, 3) and (2 T,)
+        images, masks, from_photos = render_views([photo] * len(turns), maps, turns, views.size)
+        images = relight(images, views.photometric, [mix(side, k) for side in sides for k in range(count)])
+        described = [self._describe(image, mask) for image, mask in zip(images, masks, strict=True)]
+        examples = []
+        for i, j in itertools.product(range(count), range(count, 2 * count)):
+            (xy0, descriptions0), (xy1, descriptions1) = described[i], described[j]
+            warp = ViewWarp(from_photos[i, None], from_photos[j, None], masks[i, None], masks[j, None])
+            matches = correspondences(xy0[None], xy1[None], warp, self.options.radius)[:, 1:]
+            examples.append(Example(descriptions0, descriptions1, matches, float(turns[i] - turns[j])))
+        return examples
 
-    def _draw_turns(self) -> list[float]:
-        """Different turns of the group; both views get the same, so that some examples are turned alike."""
+    def _draw_turns(self, seed: int) -> Tensor:
+        """(T,) different turns of the group; both views get the same, so that some examples are turned alike."""
+        generator = generator_of(seed)
         if self.group.order is None:
-            return (
-                2 * math.pi * torch.rand(self.options.turns, generator=self.generator, dtype=torch.float64)
-            ).tolist()
-        order = torch.randperm(self.group.order, generator=self.generator)[: self.options.turns]
-        return [float(turn) for turn in self.group.angles()[order]]
+            return 2 * math.pi * torch.rand(self.options.turns, generator=generator, dtype=torch.float64)
+        return self.group.angles()[torch.randperm(self.group.order, generator=generator)[: self.options.turns]]
 
-    def _view(self, photo: Tensor, homography: Tensor, turn: float) -> tuple[Tensor, Tensor, Tensor]:
-        view = render(photo, homography, turn, self.options.views, self.generator)
-        keypoints = self.detector.detect(view.image, num_keypoints=self.options.num_keypoints, mask=view.mask)
-        descriptions = self.describe(view.image, keypoints)
+    def _describe(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, 2) keypoints of a view and their (N, D) descriptions, of unit length."""
+        keypoints = self.detector.detect(image, num_keypoints=self.options.num_keypoints, mask=mask)
+        descriptions = self.describe(image, keypoints)
         if not isinstance(descriptions, Tensor) or descriptions.ndim != 2 or len(descriptions) != len(keypoints):
             what = tuple(descriptions.shape) if isinstance(descriptions, Tensor) else type(descriptions).__name__
             raise ValueError(f"the descriptor must give a ({len(keypoints)}, D) tensor, one row a keypoint, got {what}")
         if not bool(torch.isfinite(descriptions).all()):
             raise ValueError("the descriptor gave descriptions that are not finite (NaN or infinite)")
-        return keypoints.xy, F.normalize(descriptions.float(), dim=1), view.from_photo
+        return keypoints.xy, F.normalize(descriptions.float(), dim=1)
 
-    def _example(
-        self, first: tuple[Tensor, Tensor, Tensor], second: tuple[Tensor, Tensor, Tensor], angle: float
-    ) -> Example:
-        (xy0, descriptions0, from0), (xy1, descriptions1, from1) = first, second
-        matches = correspondences(xy0, xy1, from1 @ torch.linalg.inv(from0), self.options.radius)
-        return Example(descriptions0, descriptions1, matches, angle)
+
+def _load(source: ImageSource, max_size: int) -> Tensor:
+    """The (3, H, W) tensor of a photograph; a broken one raises with its path."""
+    try:
+        return load_image(source, max_size=max_size).tensor
+    except ImageError as error:
+        raise ValueError(f"cannot use a photograph: {error}") from error
 
 
 def _describe_with(

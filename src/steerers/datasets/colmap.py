@@ -1,0 +1,539 @@
+"""Pairs from COLMAP reconstructions: photographs that see the same points, and the tracks of those points.
+
+A reconstruction is read with pycolmap (text or binary), or, on a machine without it, from the ``tracks.npz`` that
+:func:`export` writes. Tracks give correspondences at their observations; where COLMAP's depth maps exist too, these
+give them everywhere else.
+
+Photographs of a reconstruction need not stand upright: a drone comes back over its own path. The second of a pair is
+therefore turned so that the tracks lie as in the first, and the turns that training asks for are all that is left.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import PIL.Image
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from steerers.datasets.depth import DepthCamera, DepthWarp
+from steerers.datasets.draws import generator_of, mix, uniforms
+from steerers.datasets.pairs import PairBatch, ViewWarp, Warp, covered
+from steerers.datasets.photos import Photo, PhotoStore, held_out
+from steerers.datasets.reconstruction import Reconstruction, StrPath, covisible, model_folder
+from steerers.datasets.views import Size, Views, draw_homographies, render_views, turns_about_middle
+from steerers.geometry import scaling, transform_points
+from steerers.images import ImageError, load_image, to_uint8
+from steerers.training.augment import relight
+
+TRACKS = "tracks.npz"
+"""The file that :func:`export` writes beside the photographs."""
+
+_AIM, _ANCHORS = 21, 22  # streams of a seed
+_ASPECT_SLACK = 0.02  # of sizes rounded to whole pixels
+_FAR = 1e6  # pixels: nowhere near an observation
+
+
+# Warps ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class TrackWarp:
+    """The warp that tracks give, in pixels of the photographs: known within ``radius`` of an observation, else not.
+
+    A point goes where the nearest observation of its photograph goes, and its offset from it as ``linear`` says, which
+    is the scale and the turn of the pair as a whole.
+
+    Attributes:
+        points0: (B, T, 2) observations in the first photographs, NaN where a pair has fewer; ``points1`` in the second.
+        linear: (B, 2, 2), from offsets in the first photographs to offsets in the second.
+        radius: pixels of the photograph that a point comes from.
+        dense: a warp that goes before that of the tracks wherever it is valid.
+    """
+
+    points0: Tensor
+    points1: Tensor
+    linear: Tensor
+    radius: float
+    dense: Warp | None = None
+
+    def forward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
+        """First photographs to second; see :class:`~steerers.datasets.pairs.Warp`."""
+        return self._warp(xy, self.points0, self.points1, self.linear, self.dense and self.dense.forward)
+
+    def backward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
+        """Second photographs to first."""
+        linear = torch.linalg.inv(self.linear)
+        return self._warp(xy, self.points1, self.points0, linear, self.dense and self.dense.backward)
+
+    def _warp(self, xy: Tensor, source: Tensor, target: Tensor, linear: Tensor, first: Any) -> tuple[Tensor, Tensor]:
+        if not source.shape[1]:
+            moved, seen = torch.full_like(xy, torch.nan), torch.zeros_like(xy[..., 0], dtype=torch.bool)
+        else:
+            moved, seen = self._nearest(xy, source.to(xy), target.to(xy), linear.to(xy))
+        if first is None:
+            return moved, seen
+        dense, valid = first(xy)
+        return torch.where(valid[..., None], dense, moved), seen | valid
+
+    def _nearest(self, xy: Tensor, source: Tensor, target: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
+        reachable = source.nan_to_num(nan=_FAR)
+        distances = torch.cdist(xy, reachable, compute_mode="donot_use_mm_for_euclid_dist")  # (B, N, T)
+        distance, index = distances.min(dim=2)  # (B, N)
+        index = index[..., None].expand(-1, -1, 2)
+        offset = (xy - source.gather(1, index)) @ linear.mT
+        return target.gather(1, index) + offset, distance <= self.radius
+
+
+# Training pairs -------------------------------------------------------------------------------------------------------
+
+
+class _Scene(NamedTuple):
+    """A reconstruction and where its files are."""
+
+    name: str
+    reconstruction: Reconstruction
+    images: Path
+    depths: Path | None
+
+
+class _Read(NamedTuple):
+    """A pair as :meth:`Colmap.read` gives it, in pixels of the photographs as decoded."""
+
+    photos: tuple[Tensor, Tensor]  # (3, H, W) uint8
+    points: tuple[Tensor, Tensor]  # (T, 2) float64
+    linear: Tensor  # (2, 2) float64
+    turn: float  # radians, counter-clockwise, from the first photograph to the second
+    cameras: tuple[DepthCamera, DepthCamera]
+
+
+class Colmap:
+    """A :class:`~steerers.datasets.pairs.PairSource` of pairs of photographs that share tracks.
+
+    The photographs are decoded once, when the source is made. They may be smaller than the cameras of the model say, as
+    long as their aspect is the same.
+
+    Args:
+        root: a reconstruction: a folder with a COLMAP model (in it, or in ``sparse/`` or ``sparse/0/``) or with the
+            ``tracks.npz`` of :func:`export`, which goes first, or that file; or a folder of such folders, of one scene
+            each.
+        images: where the photographs are; ``root/images`` by default. For several scenes, a folder with one for each.
+        depths: where COLMAP's depth maps are; by default ``root/stereo/depth_maps``, if it is there.
+        views: how views are drawn.
+        min_shared: how many tracks the photographs of a pair share, at least.
+        angles: range of the mean angle, in degrees, at which the two cameras see the tracks.
+        min_agreement: how well, from 0 to 1, one turn and scale must explain where the tracks lie: with less, there is
+            no telling how the photographs are turned against each other.
+        photometric: strength of the change of light, instead of that of ``views``.
+        radius: how near to the observation of a track, in pixels of the photograph, a point follows it.
+        anchors: how many tracks a pair gives as :attr:`PairBatch.anchors <steerers.datasets.pairs.PairBatch>`, at most.
+        max_size: the longest side to which photographs are shrunk.
+        cache: a folder in which the decoded photographs are kept.
+
+    Raises:
+        ImportError: if a COLMAP model is to be read and pycolmap is not installed.
+        ValueError: if there is no reconstruction, a photograph is missing, or no pair is left.
+    """
+
+    def __init__(
+        self,
+        root: StrPath,
+        *,
+        images: StrPath | None = None,
+        depths: StrPath | None = None,
+        views: Views,
+        min_shared: int = 30,
+        angles: tuple[float, float] = (0.0, 60.0),
+        min_agreement: float = 0.7,
+        photometric: float | None = None,
+        radius: float = 3.0,
+        anchors: int = 512,
+        max_size: int = 768,
+        cache: Path | None = None,
+    ) -> None:
+        _check_options(min_shared, angles, min_agreement, radius, anchors)
+        self.views, self.radius, self.anchors = views, radius, anchors
+        self.photometric = views.photometric if photometric is None else photometric
+        self.scenes = list(_open(root, images, depths))
+        tables = []
+        for scene in self.scenes:
+            table = covisible(scene.reconstruction)
+            fit = (table.angles >= angles[0]) & (table.angles <= angles[1]) & (table.agreement >= min_agreement)
+            tables.append(table.where((table.shared >= min_shared) & fit))
+        self.pairs = tables
+        self.table = np.array([(s, p) for s, table in enumerate(tables) for p in range(len(table))], np.int64)
+        if not len(self.table):
+            raise ValueError(
+                f"{root}: no two photographs share {min_shared} tracks at an angle of {angles[0]:g} to {angles[1]:g} "
+                "degrees; lower min_shared or min_agreement, widen angles, or reconstruct with more features"
+            )
+        self._open_photos(max_size, cache)
+        self._chosen = np.arange(len(self.table))
+
+    @classmethod
+    def from_file(cls, path: StrPath, **options: Any) -> Colmap:
+        """A source from what :func:`export` wrote, the ``.npz`` or its folder; needs no pycolmap."""
+        if not any(_tracks_file(folder) for folder in _scene_folders(Path(path))):
+            raise ValueError(f"{path}: no {TRACKS}; steerers.datasets.colmap.export writes it")
+        return cls(path, **options)
+
+    def _open_photos(self, max_size: int, cache: Path | None) -> None:
+        """Decode the photographs of all pairs, and remember where in the store each one is."""
+        used = [(s, int(n)) for s, table in enumerate(self.pairs) for n in np.unique(table.images)]
+        missing = [str(path) for path in (self._path(s, n) for s, n in used) if not path.is_file()]
+        if missing:
+            raise ValueError(f"{len(missing)} photographs are missing: {_few(missing)}; images says where they are")
+        self.store = PhotoStore.open([Photo(self._path(s, n)) for s, n in used], max_size, cache)
+        self._stored = {key: index for index, key in enumerate(used)}
+        for (s, n), size in zip(used, self.store.sizes, strict=True):
+            expected = self.scenes[s].reconstruction.sizes[n]
+            if problem := _aspect_problem(size, expected):
+                raise ValueError(f"{self._path(s, n)}: {problem}")
+
+    def _path(self, scene: int, image: int) -> Path:
+        return self.scenes[scene].images / self.scenes[scene].reconstruction.names[image]
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    @property
+    def weights(self) -> Tensor:
+        """(P,): a scene of n pairs counts as n^0.25, as in the sampling of MegaDepth.
+
+        Within it, the weight of a pair falls with the square root of the number of pairs that each of its images is in.
+        """
+        weights = []
+        for table in self.pairs:
+            degree = np.bincount(table.images.ravel()).astype(np.float64)
+            own = 1 / np.sqrt(degree[table.images].prod(axis=1))
+            weights.append(own / own.sum() * len(table) ** 0.25 if len(table) else own)
+        return torch.from_numpy(np.concatenate(weights)[self._chosen])
+
+    def names(self, index: int) -> tuple[str, str, str]:
+        """The scene and the two photographs of a pair."""
+        scene, first, second, _ = self._pair(index)
+        reconstruction = self.scenes[scene].reconstruction
+        return self.scenes[scene].name, reconstruction.names[first], reconstruction.names[second]
+
+    def split(self, share: float) -> tuple[Colmap, Colmap]:
+        """Pairs to train on, and those with a photograph of the ``share`` that is held out, chosen by name."""
+        out = np.array([any(held_out(name, share) for name in self.names(k)[1:]) for k in range(len(self))])
+        if out.all() or not out.any():
+            raise ValueError(f"share {share} holds out {'all' if out.all() else 'none'} of {len(self)} pairs")
+        return self._subset(~out), self._subset(out)
+
+    def _subset(self, chosen: NDArray[np.bool_]) -> Colmap:
+        subset = object.__new__(type(self))
+        subset.__dict__.update(self.__dict__)
+        subset._chosen = self._chosen[chosen]
+        return subset
+
+    def _pair(self, index: int) -> tuple[int, int, int, complex]:
+        """Scene, two images, and the similarity between them."""
+        scene, row = self.table[self._chosen[index]]
+        first, second = self.pairs[scene].images[row]
+        return int(scene), int(first), int(second), complex(self.pairs[scene].similarity[row])
+
+    def read(self, index: int) -> _Read:
+        """Pair ``index``: photographs, shared tracks, and cameras, with their depth maps where there are some."""
+        s, first, second, similarity = self._pair(index)
+        reconstruction = self.scenes[s].reconstruction
+        photos = (self.store[self._stored[s, first]], self.store[self._stored[s, second]])
+        cameras = (self._camera(s, first), self._camera(s, second))
+        to_photo = [
+            scaling(_pair_of(reconstruction.sizes[n]), camera.size)
+            for n, camera in zip((first, second), cameras, strict=True)
+        ]
+        xy0, xy1 = (torch.from_numpy(xy).double() for xy in reconstruction.shared(first, second))
+        linear = torch.tensor([[similarity.real, -similarity.imag], [similarity.imag, similarity.real]]).double()
+        return _Read(
+            photos=photos,
+            points=(transform_points(to_photo[0], xy0), transform_points(to_photo[1], xy1)),
+            linear=to_photo[1][:2, :2] @ linear @ torch.linalg.inv(to_photo[0][:2, :2]),
+            turn=-float(np.angle(similarity)),  # y points down
+            cameras=cameras,
+        )
+
+    def _camera(self, scene: int, image: int) -> DepthCamera:
+        """The camera of a photograph as decoded."""
+        _, reconstruction, _, depths = self.scenes[scene]
+        pose = np.concatenate([reconstruction.poses[image], [[0, 0, 0, 1]]])
+        path = depths and _depth_path(depths, reconstruction.names[image])
+        depth = torch.from_numpy(read_depth(path)) if path and path.is_file() else None
+        camera = DepthCamera(
+            _pair_of(reconstruction.sizes[image]),
+            torch.from_numpy(reconstruction.K[image]),
+            torch.from_numpy(pose),
+            depth,
+        )
+        return camera.resized(self.store.sizes[self._stored[scene, image]])
+
+    def make(
+        self, read: Sequence[Any], turns0: Tensor, turns1: Tensor, seeds: Sequence[int], device: torch.device
+    ) -> PairBatch:
+        """Views of both photographs of each pair; see :class:`~steerers.datasets.pairs.PairSource`."""
+        pairs: Sequence[_Read] = read
+        views, lean = [], torch.tensor([pair.turn for pair in pairs], dtype=torch.float64)
+        for side, turns in enumerate((turns0, turns1)):
+            own = [mix(seed, side) for seed in seeds]
+            sizes = [pair.cameras[side].size for pair in pairs]
+            maps = draw_homographies(sizes, self.views, own)
+            if side == 1:
+                maps = turns_about_middle(self.views.size, -lean) @ maps
+            maps = aim(maps, sizes, self._targets(pairs, side, seeds), self.views.size, own)
+            photos = [pair.photos[side].to(device, non_blocking=True) for pair in pairs]
+            images, masks, from_photos = render_views(photos, maps, turns, self.views.size, own)
+            views.append((relight(images, self.photometric, own), masks, from_photos))
+        (images0, masks0, from0), (images1, masks1, from1) = views
+        warp = ViewWarp(from0, from1, masks0, masks1, self._scene_warp(pairs, device))
+        anchors = _draw_anchors(pairs, warp, self.anchors, seeds, device)
+        dense = all(camera.depth is not None for pair in pairs for camera in pair.cameras)
+        turned = (turns0.to(device), turns1.to(device))
+        return PairBatch(images0, images1, masks0, masks1, warp, *turned, anchors, dense)
+
+    @staticmethod
+    def _targets(pairs: Sequence[_Read], side: int, seeds: Sequence[int]) -> Tensor:
+        """(B, 2) observations at which views look: of the same track in both photographs of a pair."""
+        drawn = uniforms(seeds, 1, _AIM)[:, 0].tolist()
+        points = [pair.points[side] for pair in pairs]
+        return torch.stack([xy[int(share * len(xy))] for xy, share in zip(points, drawn, strict=True)])
+
+    def _scene_warp(self, pairs: Sequence[_Read], device: torch.device) -> Warp:
+        first, second = ([pair.cameras[side] for pair in pairs] for side in (0, 1))
+        dense = any(a.depth is not None and b.depth is not None for a, b in zip(first, second, strict=True))
+        points0, points1 = (_padded([pair.points[side] for pair in pairs]).to(device) for side in (0, 1))
+        linear = torch.stack([pair.linear for pair in pairs]).to(device)
+        return TrackWarp(
+            points0, points1, linear, self.radius, DepthWarp(first, second, device=device) if dense else None
+        )
+
+
+def aim(maps: Tensor, sizes: Sequence[Size], targets: Tensor, size: int, seeds: Sequence[int]) -> Tensor:
+    """Move views over their photographs so that they look at (B, 2) pixels of these, roughly.
+
+    A view is not moved off its photograph, and its middle misses the target by up to a quarter of its extent, so that
+    nothing can be learnt from where in a view the tracks are.
+
+    Args:
+        maps: (B, 3, 3) float64, from photographs of ``sizes`` to views of ``size``.
+    """
+    corners = torch.tensor([[0.0, 0], [1, 0], [1, 1], [0, 1], [0.5, 0.5]], dtype=torch.float64) * (size - 1)
+    placed = transform_points(torch.linalg.inv(maps), corners.expand(len(sizes), -1, -1))  # (B, 5, 2)
+    low, high = placed.amin(dim=1), placed.amax(dim=1)  # (B, 2)
+    miss = (uniforms(seeds, 2, _AIM + 100) - 0.5) * (high - low) / 2
+    shift = targets.double() + miss - placed[:, 4]
+    least, most = -low, torch.tensor(sizes, dtype=torch.float64) - 1 - high
+    middle = (least + most) / 2
+    shift = shift.maximum(least.minimum(middle)).minimum(most.maximum(middle))
+    back = torch.eye(3, dtype=torch.float64).repeat(len(sizes), 1, 1)
+    back[:, :2, 2] = -shift
+    return maps @ back
+
+
+def _draw_anchors(
+    pairs: Sequence[_Read], warp: ViewWarp, count: int, seeds: Sequence[int], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """(B, count, 2) pixels of the views each: tracks that both views show, drawn by the seeds, NaN beyond them."""
+    ends = [
+        transform_points(to_view.to(device), _padded([pair.points[side] for pair in pairs]).to(device)).float()
+        for side, to_view in enumerate((warp.from_photos0, warp.from_photos1))
+    ]
+    seen = (covered(warp.masks0, ends[0]) & covered(warp.masks1, ends[1])).cpu()  # (B, T)
+    anchors = torch.full((2, len(pairs), count, 2), torch.nan, device=device)
+    for b, seed in enumerate(seeds):
+        kept = seen[b].nonzero()[:, 0]
+        order = torch.randperm(len(kept), generator=generator_of(seed, _ANCHORS))[:count]
+        for side in (0, 1):
+            anchors[side, b, : len(order)] = ends[side][b, kept[order].to(device)]
+    return anchors[0], anchors[1]
+
+
+def _padded(points: Sequence[Tensor]) -> Tensor:
+    """(B, T, 2) of B tensors (t, 2), NaN beyond their ends."""
+    return torch.nn.utils.rnn.pad_sequence(list(points), batch_first=True, padding_value=torch.nan)
+
+
+def _check_options(
+    min_shared: int, angles: tuple[float, float], min_agreement: float, radius: float, anchors: int
+) -> None:
+    if min_shared < 2:
+        raise ValueError(f"min_shared must be at least 2 tracks, got {min_shared}")
+    if len(angles) != 2 or not 0 <= angles[0] < angles[1]:
+        raise ValueError(f"angles must be a range of degrees, such as (0, 60), got {angles}")
+    if not 0 <= min_agreement <= 1:
+        raise ValueError(f"min_agreement must be in [0, 1], got {min_agreement}")
+    if not radius > 0:
+        raise ValueError(f"radius must be a positive number of pixels, got {radius}")
+    if anchors < 0:
+        raise ValueError(f"anchors must not be negative, got {anchors}")
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def read_depth(path: StrPath) -> NDArray[np.float32]:
+    """(H, W) of a depth map as COLMAP writes it, ``width&height&channels&`` and then the values; 0 for unknown."""
+    data = Path(path).read_bytes()
+    header = data[:64].split(b"&", 3)
+    try:
+        width, height, channels = (int(part) for part in header[:3])
+    except ValueError:
+        raise ValueError(f"{path}: not a depth map of COLMAP") from None
+    start = sum(len(part) + 1 for part in header[:3])
+    if channels != 1 or len(data) - start != 4 * width * height:
+        raise ValueError(
+            f"{path}: a damaged depth map: {len(data) - start} bytes for {width} x {height} x {channels} values"
+        )
+    return np.frombuffer(data, "<f4", offset=start).reshape(height, width).astype(np.float32)
+
+
+def _depth_path(depths: Path, name: str) -> Path:
+    return depths / f"{name}.geometric.bin"
+
+
+def _tracks_file(root: Path) -> Path | None:
+    found = root if root.suffix == ".npz" else root / TRACKS
+    return found if found.is_file() else None
+
+
+def _scene_folders(root: Path) -> list[Path]:
+    """``root`` if it is a reconstruction, else the folders in it that are one."""
+    if _tracks_file(root) or model_folder(root):
+        return [root]
+    children = sorted(root.iterdir()) if root.is_dir() else []
+    return [child for child in children if child.is_dir() and (_tracks_file(child) or model_folder(child))]
+
+
+def _open(root: StrPath, images: StrPath | None = None, depths: StrPath | None = None) -> Iterator[_Scene]:
+    """The reconstructions at ``root``, with their folders."""
+    folders = _scene_folders(Path(root))
+    if not folders:
+        raise ValueError(
+            f"{root}: no reconstruction: neither a COLMAP model (.bin or .txt; also in sparse/ or sparse/0/) nor a "
+            f"{TRACKS}, here or in the folders below"
+        )
+    for folder in folders:
+        below = "" if folder == Path(root) else folder.name
+        tracks = _tracks_file(folder)
+        home = folder.parent if tracks == folder else folder
+        maps = Path(depths) / below if depths is not None else home / "stereo" / "depth_maps"
+        scene = _Scene(
+            name=home.name,
+            reconstruction=Reconstruction.load(tracks) if tracks else Reconstruction.read(folder),
+            images=Path(images) / below if images is not None else home / "images",
+            depths=maps if maps.is_dir() or depths is not None else None,
+        )
+        if problem := _depth_problem(scene):
+            raise ValueError(problem)
+        yield scene
+
+
+def _depth_problem(scene: _Scene) -> str | None:
+    if scene.depths is not None and not scene.depths.is_dir():
+        return f"{scene.depths}: no such folder of depth maps"
+    if scene.depths is not None and scene.reconstruction.distorted.any():
+        count = int(scene.reconstruction.distorted.sum())
+        return (
+            f"{scene.depths}: depth maps need pinhole cameras, but {count} of the model have lens distortion; use the "
+            "folder that COLMAP's image_undistorter (pycolmap.undistort_images) wrote"
+        )
+    return None
+
+
+def export(root: StrPath, path: StrPath, *, images: StrPath | None = None, max_size: int | None = None) -> None:
+    """Write reconstructions so that they can be used without pycolmap: ``tracks.npz`` and ``images/``, for each scene.
+
+    Depth maps stay where they are.
+
+    Args:
+        root: as for :class:`Colmap`; several scenes go to folders of their own below ``path``.
+        max_size: photographs with a longer side are shrunk to it, and written as JPEG under the same name.
+    """
+    folders = _scene_folders(Path(root))
+    for scene in _open(root, images):
+        target = Path(path) if folders == [Path(root)] else Path(path) / scene.name
+        missing = [name for name in scene.reconstruction.names if not (scene.images / name).is_file()]
+        if missing:
+            raise ValueError(f"{len(missing)} photographs are missing in {scene.images}: {_few(missing)}")
+        for name in scene.reconstruction.names:
+            copied = target / "images" / name
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            _copy_image(scene.images / name, copied, max_size)
+        target.mkdir(parents=True, exist_ok=True)
+        scene.reconstruction.save(target / TRACKS)
+
+
+def _copy_image(source: Path, target: Path, max_size: int | None) -> None:
+    with PIL.Image.open(source) as image:
+        fits = max_size is None or max(image.size) <= max_size
+    if fits:
+        shutil.copyfile(source, target)
+    else:
+        PIL.Image.fromarray(to_uint8(load_image(source, max_size=max_size).tensor)).save(target, "JPEG", quality=90)
+
+
+def check(root: StrPath, images: StrPath | None = None, depths: StrPath | None = None) -> list[str]:
+    """What is missing or broken in the reconstructions at ``root``, one line each; empty if all can be used."""
+    try:
+        scenes = list(_open(root, images, depths))
+    except (ValueError, ImportError, OSError) as error:
+        return [str(error)]
+    return [problem for scene in scenes for problem in _problems(scene)]
+
+
+def _problems(scene: _Scene) -> Iterator[str]:
+    reconstruction = scene.reconstruction
+    for n, name in enumerate(reconstruction.names):
+        if problem := _image_problem(scene.images / name, reconstruction.sizes[n]):
+            yield f"{scene.images / name}: {problem}"
+        if scene.depths is not None:
+            yield from _depth_map_problems(_depth_path(scene.depths, name), reconstruction.sizes[n])
+    pairs = covisible(reconstruction)
+    if not len(pairs):
+        yield f"{scene.name}: no two images share tracks"
+    alone = set(range(len(reconstruction))) - set(pairs.images.ravel().tolist())
+    if len(pairs) and alone:
+        names = _few([reconstruction.names[n] for n in sorted(alone)])
+        yield f"{scene.name}: {len(alone)} images share no tracks with others: {names}"
+
+
+def _image_problem(path: Path, expected: NDArray[np.int64]) -> str | None:
+    if not path.is_file():
+        return "no such photograph"
+    try:
+        size = load_image(path, max_size=256).stored_size
+    except (ImageError, OSError) as error:
+        return str(error)
+    return _aspect_problem(size, expected)
+
+
+def _aspect_problem(size: Size, expected: NDArray[np.int64]) -> str | None:
+    if abs(size[0] * expected[1] / (size[1] * expected[0]) - 1) < _ASPECT_SLACK:
+        return None
+    return f"{size[0]} x {size[1]} pixels, which is not the aspect of its camera's {expected[0]} x {expected[1]}"
+
+
+def _depth_map_problems(path: Path, expected: NDArray[np.int64]) -> Iterator[str]:
+    try:
+        height, width = read_depth(path).shape
+    except FileNotFoundError:
+        yield f"{path}: no such depth map"
+    except ValueError as error:
+        yield str(error)
+    else:
+        if problem := _aspect_problem((width, height), expected):
+            yield f"{path}: {problem}"
+
+
+def _few(names: Sequence[str], count: int = 5) -> str:
+    return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
+
+
+def _pair_of(size: NDArray[np.int64]) -> Size:
+    return int(size[0]), int(size[1])

@@ -1,0 +1,237 @@
+"""MegaDepth in its usual layout: photographs, depth maps in HDF5, and the scene descriptions that DKM prepared.
+
+    ROOT/Undistorted_SfM/SCENE/images/*.jpg                         photographs, undistorted (D2-Net's preparation)
+    ROOT/phoenix/S6/zl548/MegaDepth_v1/SCENE/dense0/depths/*.h5     depth maps, dataset "depth", zero for unknown
+    ROOT/prep_scene_info/SCENE.npy                                  a dictionary: paths, cameras, pairs, overlaps
+    ROOT/prep_scene_info/detections/detections_SCENE.npy            points of the reconstruction; for detectors alone
+
+Only ``prep_scene_info`` is a fixed name: the other paths are those that the descriptions give. Intrinsics and points
+there are COLMAP's, whose pixels have their top-left corner at (0, 0); they are moved by half a pixel here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from steerers.datasets.depth import TOLERANCE, DepthCamera, DepthWarp
+from steerers.datasets.draws import mix, uniforms
+from steerers.datasets.pairs import PairBatch, ViewWarp
+from steerers.datasets.scene_info import (
+    Split,
+    find_detections,
+    list_scenes,
+    read_detections,
+    read_scene_info,
+    scenes_of,
+    weigh_pairs,
+)
+from steerers.datasets.views import Views, fit_view, render_views
+from steerers.geometry import scaling, transform_points
+from steerers.images import load_image, to_uint8
+from steerers.progress import progress
+from steerers.training.augment import relight
+
+_SHAKE = 21  # stream of a seed
+
+
+class Photograph(NamedTuple):
+    """A photograph as read: (3, H, W) uint8, its camera and depth map."""
+
+    image: Tensor
+    camera: DepthCamera
+    detections: Tensor | None = None
+    """(N, 2) float64 pixels of the image at which points of the reconstruction were seen."""
+
+
+class MegaDepth:
+    """Pairs of MegaDepth, a :class:`~steerers.datasets.pairs.PairSource`.
+
+    A view shows the whole photograph, its aspect kept, in the middle of the square but for a small shift.
+
+    Args:
+        root: the folder that holds ``prep_scene_info``.
+        views: their size, and the strength of the change of light; the rest of it is not used.
+        split: which scenes; ``scenes`` names them instead.
+        min_overlaps: pairs are drawn from the union of the lists of pairs that overlap more than each of these.
+        max_pairs: of a scene and list; more are sub-sampled.
+        shake: largest shift of a view, in its pixels.
+        tolerance: of depths; see :class:`~steerers.datasets.depth.DepthWarp`.
+        seed: of the sub-sampling.
+        detections: read the points of the reconstructions too, towards which a detector is trained. They fill
+            :attr:`PairBatch.detections <steerers.datasets.pairs.PairBatch>`.
+
+    Raises:
+        ValueError: if there is no such scene, a file is damaged, no pair is left, or points are wanted and missing.
+    """
+
+    weights: Tensor
+    """(P,) float64, how often each pair is drawn."""
+
+    def __init__(
+        self,
+        root: str | PathLike[str],
+        *,
+        views: Views | None = None,
+        split: Split = "train",
+        scenes: Sequence[str] | None = None,
+        min_overlaps: Sequence[float] = (0.01, 0.35),
+        max_pairs: int = 100_000,
+        shake: int = 32,
+        tolerance: float = TOLERANCE,
+        seed: int = 0,
+        detections: bool = False,
+    ) -> None:
+        _check_options(min_overlaps, max_pairs, shake, tolerance)
+        self.root = Path(root)
+        self.views = views or Views()
+        self.shake, self.tolerance = shake, tolerance
+        found = list_scenes(root)
+        names = scenes_of(split, found) if scenes is None else list(scenes)
+        unknown = [name for name in names if name not in found]
+        if unknown:
+            raise ValueError(f"{root} has no scene {', '.join(unknown)}; it has {_some(list(found))}")
+        if not names:
+            raise ValueError(f"{root} has no scene of the split {split!r}; it has {_some(list(found))}")
+        self.scenes = [read_scene_info(found[name]) for name in progress(names, "reading scenes")]
+        self._scene, self._pairs, self.weights = self._list_pairs(found, tuple(min_overlaps), max_pairs, seed)
+        self._detections = self._read_detections() if detections else None
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def read(self, index: int) -> tuple[Photograph, Photograph]:
+        """The two photographs of a pair, shrunk to the size of a view, with their cameras and depth maps.
+
+        Raises:
+            FileNotFoundError, ValueError: naming the file that is missing or broken.
+        """
+        scene, (first, second) = int(self._scene[index]), self._pairs[index].tolist()
+        return self._photograph(scene, first), self._photograph(scene, second)
+
+    def make(
+        self,
+        read: Sequence[tuple[Photograph, Photograph]],
+        turns0: Tensor,
+        turns1: Tensor,
+        seeds: Sequence[int],
+        device: torch.device,
+    ) -> PairBatch:
+        """A batch of turned views; see :class:`~steerers.datasets.pairs.PairSource`."""
+        sides = [[pair[side] for pair in read] for side in (0, 1)]
+        images0, masks0, from_photos0 = self._render(sides[0], turns0, [mix(seed, 0) for seed in seeds], device)
+        images1, masks1, from_photos1 = self._render(sides[1], turns1, [mix(seed, 1) for seed in seeds], device)
+        cameras = [[photograph.camera for photograph in side] for side in sides]
+        scene = DepthWarp(*cameras, tolerance=self.tolerance, device=device)
+        warp = ViewWarp(from_photos0.to(device), from_photos1.to(device), masks0, masks1, scene)
+        turned = (turns0.to(device), turns1.to(device))
+        detections = None
+        if self._detections is not None:
+            detections = (_in_views(sides[0], from_photos0, device), _in_views(sides[1], from_photos1, device))
+        return PairBatch(images0, images1, masks0, masks1, warp, *turned, detections=detections)
+
+    def _list_pairs(
+        self, found: dict[str, Path], min_overlaps: Sequence[float], max_pairs: int, seed: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], Tensor]:
+        scenes, pairs, weights = [], [], []
+        for place, info in enumerate(self.scenes):
+            weight = weigh_pairs(info, min_overlaps, max_pairs, seed)
+            wrong = int(((weight > 0) & ~info.usable_pairs).sum())
+            if wrong:
+                raise ValueError(
+                    f"{found[info.name]}: {wrong} of its pairs have no data; see `steerers data check {self.root}`"
+                )
+            scenes.append(np.full(int((weight > 0).sum()), place, np.int32))
+            pairs.append(info.pairs[weight > 0].astype(np.int32))
+            weights.append(weight[weight > 0])
+        if not sum(map(len, pairs)):
+            raise ValueError(f"{self.root}: no pair of {_some([info.name for info in self.scenes])} overlaps enough")
+        return np.concatenate(scenes), np.concatenate(pairs), torch.from_numpy(np.concatenate(weights))
+
+    def _read_detections(self) -> list[dict[int, NDArray[np.float32]]]:
+        """Of each scene, the points of the photographs that its pairs have."""
+        paths = find_detections(self.root, [info.name for info in self.scenes])
+        return [
+            read_detections(paths[info.name], np.unique(self._pairs[self._scene == place]).tolist())
+            for place, info in enumerate(progress(self.scenes, "reading points"))
+        ]
+
+    def _photograph(self, scene: int, index: int) -> Photograph:
+        info = self.scenes[scene]
+        image = load_image(self.root / str(info.image_paths[index]), max_size=self.views.size)
+        depth = read_depth(self.root / str(info.depth_paths[index]))
+        K = torch.from_numpy(info.intrinsics[index].copy())
+        K[:2, 2] -= 0.5  # from COLMAP's pixels
+        size = (int(image.tensor.shape[2]), int(image.tensor.shape[1]))
+        camera = DepthCamera(image.stored_size, K, torch.from_numpy(info.poses[index]), depth).resized(size)
+        pixels = torch.from_numpy(to_uint8(image.tensor)).permute(2, 0, 1).contiguous()
+        points = None
+        if self._detections is not None:
+            stored = torch.from_numpy(self._detections[scene][index]).double() - 0.5  # from COLMAP's pixels
+            points = transform_points(scaling(image.stored_size, size), stored)
+        return Photograph(pixels, camera.thinned(max(1, max(depth.shape) // self.views.size)), points)
+
+    def _render(
+        self, photographs: Sequence[Photograph], turns: Tensor, seeds: Sequence[int], device: torch.device
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        size = self.views.size
+        fitted = torch.stack([fit_view(photograph.camera.size, size) for photograph in photographs])  # (B, 3, 3)
+        shifts = (uniforms(seeds, 2, _SHAKE) * (2 * self.shake + 1)).floor() - self.shake  # (B, 2)
+        fitted[:, :2, 2] += shifts
+        photos = [photograph.image.to(device, non_blocking=True) for photograph in photographs]
+        strength = self.views.photometric
+        images, masks, from_photos = render_views(photos, fitted, turns, size, seeds if strength else None)
+        return relight(images, strength, seeds), masks, from_photos
+
+
+def _in_views(photographs: Sequence[Photograph], from_photos: Tensor, device: torch.device) -> Tensor:
+    """(B, K, 2) float32 pixels of views at which points of the reconstruction were seen, NaN where there are fewer."""
+    points = [photograph.detections for photograph in photographs if photograph.detections is not None]
+    padded = torch.nn.utils.rnn.pad_sequence(points, batch_first=True, padding_value=torch.nan)  # (B, K, 2)
+    return transform_points(from_photos, padded).float().to(device)
+
+
+def _check_options(min_overlaps: Sequence[float], max_pairs: int, shake: int, tolerance: float) -> None:
+    if not len(min_overlaps):
+        raise ValueError("min_overlaps must name at least one overlap, such as 0.01")
+    if max_pairs < 1:
+        raise ValueError(f"max_pairs must be at least 1, got {max_pairs}")
+    if shake < 0:
+        raise ValueError(f"shake must be at least 0 pixels, got {shake}")
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance must be between 0 and 1, got {tolerance}")
+
+
+def read_depth(path: str | PathLike[str]) -> Tensor:
+    """A (h, w) float32 depth map from HDF5.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no HDF5 file, or has no such dataset; the path is named.
+        ImportError: if h5py is not installed.
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise ImportError("depth maps of MegaDepth are HDF5 files: pip install h5py") from None
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no such depth map: {path}")
+    try:
+        with h5py.File(path, "r") as file:
+            values = np.asarray(file["depth"][()], dtype=np.float32)
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"cannot read depth map {path}: {' '.join(str(error).split())}") from error
+    if values.ndim != 2 or not values.size:
+        raise ValueError(f"cannot read depth map {path}: its shape is {values.shape}, not (height, width)")
+    return torch.from_numpy(values)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

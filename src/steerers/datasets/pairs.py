@@ -1,0 +1,200 @@
+"""What training needs of data, wherever it comes from: two views and the warp of keypoints between them, both ways.
+
+A source (:class:`PairSource`) lists pairs of photographs. A pair is read from disk by :meth:`PairSource.read`, which
+many threads may call at once, and a batch is made of what was read by :meth:`PairSource.make` on the training device:
+each photograph is resampled once, through one projective map with its turn in it, into a square view. The warp between
+views goes back to the photographs, from one photograph to the other by the scene (nowhere at all if both views are of
+one photograph), and to the other view.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from steerers.datasets.draws import uniforms
+from steerers.geometry import transform_points
+
+Rotations = Literal["none", "C4", "SO2", "joint-C4", "joint-SO2"]
+"""How views are turned: not at all, each by its own quarter turns or angle, or both of a pair alike."""
+
+
+class Warp(Protocol):
+    """Where points of one image of each of B pairs lie in the other, and whether they are seen there."""
+
+    def forward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, N, 2) pixels of the first images to (B, N, 2) pixels of the second, and (B, N) bool validity."""
+
+    def backward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
+        """The same from the second images to the first."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairBatch:
+    """B pairs of square views with the warp between them."""
+
+    images0: Tensor  # (B, 3, S, S) float32 RGB in [0, 1]
+    images1: Tensor
+    masks0: Tensor  # (B, S, S) bool, True where the photograph covers the view
+    masks1: Tensor
+    warp: Warp
+    turns0: Tensor  # (B,) radians, by which the first views are turned counter-clockwise
+    turns1: Tensor
+    anchors: tuple[Tensor, Tensor] | None = None
+    """(B, K, 2) pixels each, points that are known to correspond, such as the tracks of a reconstruction; NaN where a
+    pair has fewer than K."""
+    dense: bool = True
+    """Whether the warp is known wherever both views see the scene, or at the anchors alone."""
+    detections: tuple[Tensor, Tensor] | None = None
+    """(B, K, 2) pixels each, where a view shows points of a reconstruction, whether the other shows them or not; NaN
+    where there are fewer than K. A detector may learn from them; they are no keypoints of a descriptor."""
+
+    def __len__(self) -> int:
+        return int(self.images0.shape[0])
+
+    @property
+    def angles(self) -> Tensor:
+        """(B,) radians in [0, 2 pi): the turn that takes the second view to the first.
+
+        The sign matters to a learned generator, whose powers are not periodic: turns of one sign alone, as in the
+        original, tell important directions (which grow) from idle ones.
+        """
+        return (self.turns0 - self.turns1) % (2 * math.pi)
+
+
+class PairSource(Protocol):
+    """Pairs that training draws from."""
+
+    @property
+    def weights(self) -> Tensor | None:
+        """(P,) not negative, how often each pair is drawn; ``None`` if all alike."""
+
+    def __len__(self) -> int:
+        """The number P of pairs."""
+
+    def read(self, index: int) -> Any:
+        """Pair ``index`` from disk or cache, on the CPU; called from several threads."""
+
+    def make(
+        self, read: Sequence[Any], turns0: Tensor, turns1: Tensor, seeds: Sequence[int], device: torch.device
+    ) -> PairBatch:
+        """A batch of what :meth:`read` gave, views turned by (B,) radians.
+
+        Args:
+            seeds: one for each pair: all that is drawn for a pair follows from its seed alone, so that a batch may be
+                made in parts.
+        """
+
+
+def draw_turns(rotations: Rotations, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Turns of the first and the second views, (B,) float64 radians each, from one seed a pair."""
+    if rotations not in get_args(Rotations):
+        raise ValueError(f"unknown rotations {rotations!r}; use {', '.join(get_args(Rotations))}")
+    drawn = uniforms(seeds, 2)  # (B, 2)
+    if rotations.endswith("C4"):
+        drawn = (4 * drawn).floor() / 4
+    if rotations.startswith("joint"):
+        drawn = drawn[:, :1].expand(-1, 2)
+    turns = (0.0 if rotations == "none" else 2 * math.pi) * drawn  # (B, 2)
+    return turns[:, 0], turns[:, 1]
+
+
+@dataclass(frozen=True, eq=False)
+class ViewWarp:
+    """The warp between views of photographs.
+
+    Attributes:
+        from_photos0: (B, 3, 3) float64, from pixels of the first photographs to those of the first views.
+        scene: the warp between the photographs, in their pixels; ``None`` where both views are of one photograph.
+        masks0: (B, S, S) bool, where photographs cover views: what falls elsewhere is not valid.
+    """
+
+    from_photos0: Tensor
+    from_photos1: Tensor
+    masks0: Tensor
+    masks1: Tensor
+    scene: Warp | None = None
+    _to_photos: tuple[Tensor, Tensor] = field(init=False, repr=False)
+    """Inverted once, where the maps are: on the CPU that keeps no GPU waiting."""
+
+    def __post_init__(self) -> None:
+        device = self.masks0.device
+        inverses = tuple(torch.linalg.inv(maps.double()).to(device) for maps in (self.from_photos0, self.from_photos1))
+        object.__setattr__(self, "_to_photos", inverses)
+        for name in ("from_photos0", "from_photos1"):
+            object.__setattr__(self, name, getattr(self, name).to(device, torch.float64))
+
+    def forward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
+        """First views to second views; see :class:`Warp`."""
+        across = None if self.scene is None else self.scene.forward
+        return self._warp(xy, self._to_photos[0], self.from_photos1, self.masks1, across)
+
+    def backward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
+        """Second views to first views."""
+        across = None if self.scene is None else self.scene.backward
+        return self._warp(xy, self._to_photos[1], self.from_photos0, self.masks0, across)
+
+    @staticmethod
+    def _warp(
+        xy: Tensor,
+        to_photos: Tensor,
+        target: Tensor,
+        masks: Tensor,
+        across: Callable[[Tensor], tuple[Tensor, Tensor]] | None,
+    ) -> tuple[Tensor, Tensor]:
+        if across is None:
+            moved = transform_points(target @ to_photos, xy)
+            seen = torch.ones_like(xy[..., 0], dtype=torch.bool)
+        else:
+            moved, seen = across(transform_points(to_photos, xy))
+            moved = transform_points(target, moved)
+        return moved, seen & covered(masks, moved)
+
+
+def covered(masks: Tensor, xy: Tensor) -> Tensor:
+    """(B, N) whether (B, N, 2) pixels lie on a True pixel of (B, H, W) masks; False outside, and for NaN."""
+    height, width = masks.shape[-2:]
+    nearest = xy.nan_to_num(nan=-1e6, posinf=1e6, neginf=-1e6).round().clamp(-1e6, 1e6).long()
+    x, y = nearest.unbind(dim=-1)  # (B, N) each
+    inside = (x >= 0) & (y >= 0) & (x < width) & (y < height)
+    flat = y.clamp(0, height - 1) * width + x.clamp(0, width - 1)
+    return inside & masks.flatten(1).gather(1, flat)
+
+
+def correspondences(
+    xy0: Tensor, xy1: Tensor, warp: Warp, radius: float, real0: Tensor | None = None, real1: Tensor | None = None
+) -> Tensor:
+    """Keypoints of two views that are mutually nearest under the warp, within ``radius`` pixels in both views.
+
+    Args:
+        xy0: (B, N, 2) pixels of the first views; ``xy1`` (B, M, 2) of the second.
+        real0: (B, N) bool, False for what only fills up a batch; ``real1`` likewise.
+
+    Returns:
+        (K, 3) indices (pair, keypoint of the first view, keypoint of the second).
+    """
+    if not xy0.shape[1] or not xy1.shape[1]:
+        return torch.zeros(0, 3, dtype=torch.long, device=xy0.device)
+    ahead = _distances(*warp.forward(xy0), xy1, real0, real1)  # (B, N, M)
+    back = _distances(*warp.backward(xy1), xy0, real1, real0).mT  # (B, N, M)
+    nearest = ahead.argmin(dim=2)  # (B, N)
+    own = torch.arange(xy0.shape[1], device=xy0.device).expand_as(nearest)
+    mutual = back.argmin(dim=1).gather(1, nearest) == own
+    close = ahead.gather(2, nearest[..., None])[..., 0].maximum(back.gather(2, nearest[..., None])[..., 0]) < radius
+    pair, first = (mutual & close).nonzero(as_tuple=True)
+    return torch.stack([pair, first, nearest[pair, first]], dim=1)
+
+
+def _distances(moved: Tensor, seen: Tensor, others: Tensor, real: Tensor | None, real_others: Tensor | None) -> Tensor:
+    """(B, N, M) distances between warped points and the points of the other view; infinite where one does not count."""
+    seen = seen if real is None else seen & real
+    finite = others.isfinite().all(dim=-1)  # (B, M)
+    counted = finite if real_others is None else finite & real_others
+    moved = torch.where(seen[..., None], moved, torch.zeros_like(moved))
+    distances = torch.cdist(moved.double(), others.double()).float()
+    return distances.masked_fill(~(seen[..., None] & counted[:, None]), math.inf)

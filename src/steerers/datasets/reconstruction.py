@@ -1,0 +1,229 @@
+"""What a COLMAP model holds: cameras, observations and tracks, and the pairs of images that share them."""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+StrPath: TypeAlias = str | os.PathLike[str]
+
+_MODELS = ("", "sparse", "sparse/0")  # where a model may lie below its folder
+_POINT, _IMAGE = struct.Struct("<Q3d3Bd"), struct.Struct("<I7dI")  # of a record, before its name and its list
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """What training needs of a COLMAP model, in NumPy: N images, O observations of T tracks.
+
+    Pixels have the centre of the top-left one at (0, 0), half a pixel less than COLMAP's. The observations of image n
+    are ``xy[starts[n]:starts[n + 1]]``, in the order of their tracks; a track has one in an image at most.
+    """
+
+    names: tuple[str, ...]
+    sizes: NDArray[np.int64]  # (N, 2), (width, height)
+    K: NDArray[np.float64]  # (N, 3, 3)
+    distorted: NDArray[np.bool_]  # (N,), True where a pixel is not K alone
+    poses: NDArray[np.float64]  # (N, 3, 4), from the world to the camera
+    starts: NDArray[np.int64]  # (N + 1,)
+    xy: NDArray[np.float32]  # (O, 2)
+    tracks: NDArray[np.int64]  # (O,), in 0 to T - 1
+    points: NDArray[np.float64]  # (T, 3), in the world
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def shared(self, first: int, second: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """(S, 2) pixels each, of the tracks that two images share."""
+        (a, b), (c, d) = self.starts[first : first + 2], self.starts[second : second + 2]
+        _, own, other = np.intersect1d(self.tracks[a:b], self.tracks[c:d], assume_unique=True, return_indices=True)
+        return self.xy[a:b][own], self.xy[c:d][other]
+
+    def save(self, path: StrPath) -> None:
+        """Write all of it to a ``.npz``."""
+        arrays: dict[str, Any] = {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
+        np.savez_compressed(path, **arrays)
+
+    @classmethod
+    def load(cls, path: StrPath) -> Reconstruction:
+        """What :meth:`save` wrote; a broken file raises ValueError with its path."""
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                arrays = {field.name: data[field.name] for field in fields(cls)}
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # zip files and array headers fail in many ways
+            raise ValueError(f"{path}: not a file that steerers.datasets.colmap.export wrote ({error})") from error
+        return cls(**{**arrays, "names": tuple(arrays["names"].tolist())})
+
+    @classmethod
+    def read(cls, folder: StrPath) -> Reconstruction:
+        """A COLMAP model, text or binary, from ``folder``, ``folder/sparse`` or ``folder/sparse/0``."""
+        pycolmap = _pycolmap()
+        model = model_folder(Path(folder))
+        if model is None:
+            raise ValueError(
+                f"{folder}: no COLMAP model (cameras, images and points3D, .bin or .txt) there, in sparse/"
+            )
+        for name, head in (("points3D.bin", _POINT), ("images.bin", _IMAGE)):
+            _check_whole(model / name, head)
+        try:
+            reconstruction = pycolmap.Reconstruction(str(model))
+        except Exception as error:  # broken files raise whatever the parser ran into
+            raise ValueError(f"{model}: COLMAP model cannot be read ({error})") from error
+        return cls._of(reconstruction)
+
+    @classmethod
+    def _of(cls, model: Any) -> Reconstruction:
+        images = sorted((model.images[index] for index in model.reg_image_ids()), key=lambda image: str(image.name))
+        cameras = [model.cameras[image.camera_id] for image in images]
+        point_ids = np.array(sorted(model.point3D_ids()), dtype=np.int64)
+        observed = [_observations(image, point_ids) for image in images]
+        return cls(
+            names=tuple(str(image.name) for image in images),
+            sizes=np.array([(camera.width, camera.height) for camera in cameras], np.int64).reshape(-1, 2),
+            K=np.array([_intrinsics(camera) for camera in cameras], np.float64).reshape(-1, 3, 3),
+            distorted=np.array([not camera.is_undistorted() for camera in cameras], np.bool_),
+            poses=np.array([image.cam_from_world().matrix() for image in images], np.float64).reshape(-1, 3, 4),
+            starts=np.cumsum([0, *(len(tracks) for _, tracks in observed)], dtype=np.int64),
+            xy=np.concatenate([np.zeros((0, 2), np.float32), *(xy for xy, _ in observed)]),
+            tracks=np.concatenate([np.zeros(0, np.int64), *(tracks for _, tracks in observed)]),
+            points=np.array([model.points3D[int(i)].xyz for i in point_ids], np.float64).reshape(-1, 3),
+        )
+
+
+def _pycolmap() -> Any:
+    try:
+        import pycolmap
+    except ImportError as error:
+        raise ImportError(
+            'COLMAP models are read with pycolmap: pip install "steerers[colmap]"; where it cannot be installed, write '
+            "a tracks.npz elsewhere with steerers.datasets.colmap.export"
+        ) from error
+    return pycolmap
+
+
+def model_folder(root: Path) -> Path | None:
+    """Where the COLMAP model of a folder lies: in it, in ``sparse`` or in ``sparse/0``; ``None`` if it has none."""
+    for folder in (root / below for below in _MODELS):
+        for ending in (".bin", ".txt"):
+            if all((folder / f"{name}{ending}").is_file() for name in ("cameras", "images", "points3D")):
+                return folder
+    return None
+
+
+def _check_whole(path: Path, head: struct.Struct) -> None:
+    """Walk a binary file of a model to its end: on one that was cut off, pycolmap would go on for ever."""
+    if not path.is_file():
+        return
+    data = path.read_bytes()
+    try:
+        (count,) = struct.unpack_from("<Q", data)
+        place = 8
+        for _ in range(count):
+            place += head.size
+            if head is _IMAGE:
+                place = data.index(b"\0", place) + 1  # the end of its name
+            (length,) = struct.unpack_from("<Q", data, place)
+            place += 8 + length * (24 if head is _IMAGE else 8)
+    except (struct.error, ValueError):
+        place = -1
+    if place != len(data):
+        raise ValueError(f"{path}: a damaged file of a COLMAP model: it is cut off, or not what its name says")
+
+
+def _intrinsics(camera: Any) -> NDArray[np.float64]:
+    """(3, 3), for pixels with the centre of the top-left one at (0, 0)."""
+    K = np.array(camera.calibration_matrix(), np.float64)
+    K[:2, 2] -= 0.5
+    return K
+
+
+def _observations(image: Any, point_ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """(S, 2) pixels and (S,) tracks of an image in the order of the tracks, without those that it sees twice."""
+    seen = image.get_observation_points2D()
+    xy = np.array([point.xy for point in seen], np.float64).reshape(-1, 2) - 0.5
+    tracks = np.searchsorted(point_ids, np.array([point.point3D_id for point in seen], np.int64))
+    unique, first, counts = np.unique(tracks, return_index=True, return_counts=True)
+    return xy[first[counts == 1]].astype(np.float32), unique[counts == 1]
+
+
+# Pairs ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Covisible:
+    """P pairs of images of a reconstruction that share tracks."""
+
+    images: NDArray[np.int64]  # (P, 2), the first with the smaller index
+    shared: NDArray[np.int64]  # (P,), how many tracks
+    angles: NDArray[np.float64]  # (P,) degrees, mean angle at which the two cameras see them
+    similarity: NDArray[np.complex128]  # (P,), scale and turn of offsets x + iy from the first image to the second
+    agreement: NDArray[np.float64]  # (P,) in [0, 1], how well a similarity explains where the tracks lie
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def where(self, chosen: NDArray[Any]) -> Covisible:
+        """Some of the pairs, by index or mask."""
+        return Covisible(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+
+def covisible(reconstruction: Reconstruction) -> Covisible:
+    """All pairs of images that share at least two tracks."""
+    count = len(reconstruction)
+    keys, sums = _pair_sums(reconstruction)
+    shared, angle, x0, y0, x1, y1, spread0, spread1, dot, cross = sums[:, sums[0] >= 2]
+    keys = keys[sums[0] >= 2]
+    spread0 = spread0 - (x0**2 + y0**2) / shared
+    spread1 = spread1 - (x1**2 + y1**2) / shared
+    product = dot + 1j * cross - (x0 - 1j * y0) * (x1 + 1j * y1) / shared  # of conj(z0) z1, about the means
+    with np.errstate(divide="ignore", invalid="ignore"):
+        similarity = product / np.abs(product) * np.sqrt(spread1 / spread0)
+        agreement = np.abs(product) / np.sqrt(spread0 * spread1)
+    usable = np.isfinite(similarity) & (np.abs(similarity) > 0)
+    return Covisible(
+        images=np.stack([keys // max(count, 1), keys % max(count, 1)], axis=1),
+        shared=shared.astype(np.int64),
+        angles=angle / shared,
+        similarity=np.where(usable, similarity, 1.0),
+        agreement=np.where(usable, agreement, 0.0).clip(0, 1),
+    )
+
+
+def _pair_sums(reconstruction: Reconstruction) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """(P,) pairs as ``first * N + second``, and (10, P) sums over the tracks they share; see :func:`covisible`."""
+    image = np.repeat(np.arange(len(reconstruction)), np.diff(reconstruction.starts))
+    order = np.lexsort((image, reconstruction.tracks))
+    image, track, xy = image[order], reconstruction.tracks[order], reconstruction.xy[order].astype(np.float64)
+    centres = -np.einsum("nji,nj->ni", reconstruction.poses[:, :, :3], reconstruction.poses[:, :, 3])  # (N, 3)
+    rays = reconstruction.points[track] - centres[image]  # (O, 3)
+    rays /= np.maximum(np.linalg.norm(rays, axis=1, keepdims=True), 1e-12)
+    keys, sums = [np.zeros(0, np.int64)], [np.zeros((10, 0))]
+    for step in range(1, len(track)):
+        a = np.flatnonzero(track[step:] == track[:-step])
+        if not len(a):
+            break
+        b = a + step
+        pair, inverse = np.unique(image[a] * len(reconstruction) + image[b], return_inverse=True)
+        keys.append(pair)
+        columns = _columns(xy[a], xy[b], rays[a], rays[b])
+        sums.append(np.stack([np.bincount(inverse, column, len(pair)) for column in columns]))
+    pair, inverse = np.unique(np.concatenate(keys), return_inverse=True)
+    joined = np.concatenate(sums, axis=1)
+    return pair, np.stack([np.bincount(inverse, row, len(pair)) for row in joined])
+
+
+def _columns(
+    xy0: NDArray[np.float64], xy1: NDArray[np.float64], rays0: NDArray[np.float64], rays1: NDArray[np.float64]
+) -> list[NDArray[np.float64]]:
+    """What is summed over the tracks of a pair: their number, angles, and the moments of the two sets of pixels."""
+    (x0, y0), (x1, y1) = xy0.T, xy1.T
+    angle = np.degrees(np.arccos(np.clip((rays0 * rays1).sum(axis=1), -1, 1)))
+    moments = [x0**2 + y0**2, x1**2 + y1**2, x0 * x1 + y0 * y1, x0 * y1 - y0 * x1]
+    return [np.ones_like(x0), angle, x0, y0, x1, y1, *moments]

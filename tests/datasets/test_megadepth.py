@@ -1,0 +1,320 @@
+"""MegaDepth, on small scenes in its layout whose geometry is known."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from datasets.scenes import (
+    Array,
+    Camera,
+    Scene,
+    cameras_around,
+    cast,
+    look_at,
+    project,
+    street,
+    unproject,
+    warp,
+    write_megadepth,
+)
+from steerers.datasets.draws import mix
+from steerers.datasets.megadepth import MegaDepth, read_depth
+from steerers.datasets.pairs import PairBatch, PairSource, ViewWarp
+from steerers.datasets.scene_info import read_scene_info
+from steerers.datasets.views import Views
+from steerers.geometry import scaling, to_normalised, transform_points
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = torch.device("cpu")
+VIEWS = Views(size=160, photometric=0.0)
+SCENES = {"0001": street(1), "0015": street(2)}
+
+
+def cameras(name: str) -> list[Camera]:
+    """Of one scene: photographs of different sizes and focal lengths, larger and smaller than a view."""
+    if name == "0015":
+        return list(cameras_around(2, spread=0.2, size=(120, 90), focal=100))
+    return [
+        look_at((-0.6, -0.2, -3.4), (0, 0.3, 2), focal=260, size=(320, 240), roll=0.1),
+        look_at((0.5, -0.3, -3.6), (0, 0.2, 2), focal=240, size=(250, 334), roll=-0.2),
+        look_at((1.7, -0.5, -2.8), (0, 0.2, 2), focal=125, size=(151, 133), roll=0.3),
+    ]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("MegaDepth")
+    for name, scene in SCENES.items():
+        write_megadepth(made, name, scene, cameras(name))
+    return made
+
+
+@pytest.fixture
+def copy(root: Path, tmp_path: Path) -> Path:
+    """A copy to break."""
+    shutil.copytree(root, tmp_path / "MegaDepth")
+    return tmp_path / "MegaDepth"
+
+
+def make(source: MegaDepth, turns: tuple[float, float] = (0.0, 0.0), seed: int = 0) -> PairBatch:
+    """All pairs in one batch."""
+    count = len(source)
+    turns0, turns1 = (torch.full((count,), turn, dtype=torch.float64) for turn in turns)
+    seeds = [mix(seed, index) for index in range(count)]
+    return source.make([source.read(index) for index in range(count)], turns0, turns1, seeds, CPU)
+
+
+def stored_pixels(xy: Tensor, from_photo: Tensor, camera: Camera) -> Array:
+    """Pixels of a view in the photograph as it is stored."""
+    longest = max(camera.width, camera.height)
+    shrunk = longest if longest <= VIEWS.size else VIEWS.size
+    size = (round(camera.width * shrunk / longest), round(camera.height * shrunk / longest))
+    to_stored = scaling(size, (camera.width, camera.height))
+    return transform_points(to_stored @ torch.linalg.inv(from_photo), xy.double()).numpy()
+
+
+def view_pixels(xy: Array, from_photo: Tensor, camera: Camera) -> Array:
+    """The other way."""
+    longest = max(camera.width, camera.height)
+    shrunk = longest if longest <= VIEWS.size else VIEWS.size
+    size = (round(camera.width * shrunk / longest), round(camera.height * shrunk / longest))
+    from_stored = scaling((camera.width, camera.height), size)
+    return transform_points(from_photo @ from_stored, torch.from_numpy(xy)).numpy()
+
+
+def one_surface(scene: Scene, camera: Camera, xy: Array, reach: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Whether all within ``reach`` pixels of the stored photograph is one surface."""
+    around = np.stack([cast(scene, camera, xy + np.multiply(reach, step))[1] for step in np.ndindex(3, 3)])
+    middle = np.stack([cast(scene, camera, xy - np.multiply(reach, step))[1] for step in np.ndindex(3, 3)])
+    return np.asarray((around[0] >= 0) & np.all(np.concatenate([around, middle]) == around[0], axis=0))
+
+
+# The warp between views -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [(0.0, 0.0), (math.pi / 2, 0.0), (math.pi, 3 * math.pi / 2), (0.7, -2.1)],
+    ids=["upright", "quarter", "two quarters", "any angle"],
+)
+def test_warps_between_turned_views_are_exact_to_a_tenth_of_a_pixel(root: Path, turns: tuple[float, float]) -> None:
+    """Against the geometry that the photographs were made from, both ways, occlusion included."""
+    source = MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0])
+    scene, photographed = SCENES["0001"], cameras("0001")
+    assert len(source) == 3
+    batch = make(source, turns)
+    assert isinstance(batch.warp, ViewWarp)
+    maps = (batch.warp.from_photos0, batch.warp.from_photos1)
+    generator = torch.Generator().manual_seed(0)
+    xy = torch.rand(3, 3000, 2, generator=generator) * (VIEWS.size - 1)
+    hidden_total = 0
+    for side, way in ((0, batch.warp.forward), (1, batch.warp.backward)):
+        moved, seen = way(xy)
+        for n, pair in enumerate(((0, 1), (0, 2), (1, 2))):
+            here, there = photographed[pair[side]], photographed[pair[1 - side]]
+            stored = stored_pixels(xy[n], maps[side][n], here)
+            true, really = warp(scene, here, there, stored)
+            errors = np.linalg.norm(moved[n].numpy() - view_pixels(true, maps[1 - side][n], there), axis=1)
+            good = seen[n].numpy() & one_surface(scene, here, stored, 1.0)
+            assert good.sum() > 150
+            assert errors[good].max() < 0.1
+            assert (errors[seen[n].numpy()] < 0.1).mean() > 0.97
+            assert (seen[n].numpy() & ~really).mean() < 0.02
+            hidden = _hidden(scene, here, there, stored)
+            hidden_total += int(hidden.sum())
+            assert not seen[n].numpy()[hidden].any()
+    assert hidden_total > 300
+
+
+def _hidden(scene: Scene, here: Camera, there: Camera, xy: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Whether something stands clearly before a point in the other photograph."""
+    depth, surface = cast(scene, here, xy)
+    true, reached = project(there, unproject(here, xy, np.where(surface >= 0, depth, np.nan)))
+    inside = ((true > 1) & (true < (there.width - 2, there.height - 2))).all(axis=1)
+    true = np.where(np.asarray(inside)[:, None], true, 50.0)
+    before, _ = cast(scene, there, true)
+    return np.asarray(inside & (before < 0.94 * reached) & one_surface(scene, there, true, 1.5))
+
+
+@pytest.mark.parametrize("turns", [(0.0, 0.0), (math.pi / 2, math.pi), (1.0, 2.5)])
+def test_warped_points_have_the_same_colour(root: Path, turns: tuple[float, float]) -> None:
+    """Pictures and warp agree: the maps between photographs and views are those that the views were made with."""
+    source = MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0])
+    batch = make(source, turns)
+    xy = torch.rand(3, 3000, 2, generator=torch.Generator().manual_seed(1)) * (VIEWS.size - 1)
+    moved, seen = batch.warp.forward(xy)
+    here, there, beside = (
+        F.grid_sample(images, to_normalised(points, (VIEWS.size, VIEWS.size))[:, None], align_corners=False)[:, :, 0]
+        for images, points in ((batch.images0, xy), (batch.images1, moved), (batch.images1, moved + 2))
+    )
+    right, wrong = ((here - other).abs().mean(dim=1)[seen].median() for other in (there, beside))
+    assert float(right) < 0.03
+    assert float(wrong) > 2 * float(right)
+
+
+def test_nothing_outside_the_photographs_is_valid(root: Path) -> None:
+    source = MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0])
+    batch = make(source, (0.5, 1.5))
+    axis = torch.arange(VIEWS.size, dtype=torch.float32)
+    xy = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), dim=-1).view(1, -1, 2).expand(len(source), -1, -1)
+    for masks, way in ((batch.masks0, batch.warp.forward), (batch.masks1, batch.warp.backward)):
+        moved, seen = way(xy)
+        assert moved.isfinite().all()
+        assert seen.any()
+        assert not seen[~masks.flatten(1)].any()
+    assert not batch.masks0[:, 0, 0].any()
+    assert torch.all(batch.images0[:, :, 0, 0] == 0.5)
+
+
+def test_depth_is_thinned_to_the_views_not_beyond(root: Path) -> None:
+    """A depth map keeps at least the resolution of its view."""
+    source = MegaDepth(root, views=Views(size=96, photometric=0.0), scenes=["0001"], min_overlaps=[0.0])
+    first, second = source.read(0)
+    for photograph, stored in ((first, 320), (second, 334)):
+        depth = photograph.camera.depth
+        assert depth is not None
+        assert max(photograph.image.shape[1:]) == 96
+        assert 96 <= max(depth.shape) == math.ceil(stored / 3)
+
+
+# Batches --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_source_answers_the_protocol(root: Path) -> None:
+    source: PairSource = MegaDepth(root, views=VIEWS, min_overlaps=[0.0])
+    batch = source.make([source.read(0)], torch.zeros(1), torch.ones(1), [3], CPU)
+    assert len(batch) == 1
+    assert batch.images0.shape == batch.images1.shape == (1, 3, 160, 160)
+    assert batch.images0.dtype == torch.float32
+    assert batch.masks0.dtype == torch.bool
+    assert batch.anchors is batch.detections is None
+    assert batch.angles.tolist() == pytest.approx([2 * math.pi - 1])
+    assert source.weights is not None
+    assert source.weights.shape == (len(source),)
+
+
+def test_all_that_is_drawn_follows_from_the_seeds(root: Path) -> None:
+    source = MegaDepth(root, views=Views(size=96, photometric=0.7), scenes=["0001"], min_overlaps=[0.0])
+    read = [source.read(index) for index in range(3)]
+    turns = torch.tensor([0.0, 0.5, 2.0], dtype=torch.float64)
+    whole = source.make(read, turns, turns, [5, 6, 7], CPU)
+    again = source.make(read, turns, turns, [5, 6, 7], CPU)
+    assert torch.equal(whole.images0, again.images0)
+    other = source.make(read, turns, turns, [8, 9, 10], CPU)
+    assert not torch.equal(whole.images0, other.images0)
+    for n in range(3):
+        part = source.make(read[n : n + 1], turns[n : n + 1], turns[n : n + 1], [5 + n], CPU)
+        torch.testing.assert_close(part.images1, whole.images1[n : n + 1], atol=1e-5, rtol=0)
+        assert torch.equal(part.masks1, whole.masks1[n : n + 1])
+
+
+def test_views_are_shaken_by_whole_pixels(root: Path) -> None:
+    source = MegaDepth(root, views=VIEWS, scenes=["0015"], min_overlaps=[0.0], shake=5)
+    still = MegaDepth(root, views=VIEWS, scenes=["0015"], min_overlaps=[0.0], shake=0)
+    fixed = make(still).warp
+    shifts = []
+    for seed in range(12):
+        shaken = make(source, seed=seed).warp
+        assert isinstance(shaken, ViewWarp)
+        assert isinstance(fixed, ViewWarp)
+        change = shaken.from_photos0 @ torch.linalg.inv(fixed.from_photos0)
+        torch.testing.assert_close(change[0, :2, :2], torch.eye(2, dtype=torch.float64))
+        shifts.append(change[0, :2, 2])
+        assert not torch.equal(shaken.from_photos0, shaken.from_photos1)
+    drawn = torch.stack(shifts)
+    torch.testing.assert_close(drawn, drawn.round(), atol=1e-6, rtol=0)
+    assert 2 < float(drawn.abs().max()) < 5.1
+
+
+def test_threads_may_read_at_once(root: Path) -> None:
+    source = MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0])
+    alone = [source.read(index) for index in range(3)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(source.read, [0, 1, 2] * 4))
+    for n, pair in enumerate(together):
+        assert torch.equal(pair[1].image, alone[n % 3][1].image)
+
+
+# Which pairs ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_source_holds_the_pairs_that_overlap(root: Path) -> None:
+    overlaps = read_scene_info(root / "prep_scene_info" / "0001.npy").overlaps
+    assert 0.05 < overlaps.min() < overlaps.max() < 0.95
+    limit = float(np.sort(overlaps)[-2])
+    source = MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[limit])
+    assert len(source) == 1
+    both = MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0, limit])
+    assert len(both) == 3
+    assert sorted(both.weights.tolist()) == pytest.approx([3**-0.75, 3**-0.75, 3**-0.75 + 1])
+    with pytest.raises(ValueError, match="no pair of 0001 overlaps enough"):
+        MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.99])
+
+
+def test_splits_of_the_source(root: Path) -> None:
+    assert [info.name for info in MegaDepth(root).scenes] == ["0001"]
+    assert [info.name for info in MegaDepth(root, split="test").scenes] == ["0015"]
+    assert [info.name for info in MegaDepth(root, split="all").scenes] == ["0001", "0015"]
+
+
+# What is broken -------------------------------------------------------------------------------------------------------
+
+
+def test_missing_and_broken_files_are_named(copy: Path) -> None:
+    source = MegaDepth(copy, views=VIEWS, scenes=["0001"], min_overlaps=[0.0])
+    image = copy / "Undistorted_SfM/0001/images/0.jpg"
+    depth = copy / "phoenix/S6/zl548/MegaDepth_v1/0001/dense0/depths/1.h5"
+    kept = image.read_bytes(), depth.read_bytes()
+    image.write_bytes(kept[0][:2000])
+    with pytest.raises(ValueError, match=r"cannot read image .*0.jpg"):
+        source.read(0)
+    image.unlink()
+    with pytest.raises(FileNotFoundError, match=r"no such image: .*0.jpg"):
+        source.read(0)
+    image.write_bytes(kept[0])
+    depth.write_bytes(b"no HDF5")
+    with pytest.raises(ValueError, match=r"cannot read depth map .*1.h5"):
+        source.read(0)
+    depth.unlink()
+    with pytest.raises(FileNotFoundError, match=r"no such depth map: .*1.h5"):
+        source.read(0)
+
+
+def test_depth_maps_without_the_dataset_or_of_a_wrong_shape_are_named(tmp_path: Path) -> None:
+    import h5py
+
+    for name, shape, message in (
+        ("colour", (4, 5), "doesn't exist"),
+        ("depth", (4, 5, 3), r"its shape is \(4, 5, 3\)"),
+    ):
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset(name, data=np.ones(shape))
+        with pytest.raises(ValueError, match=rf"cannot read depth map .*a.h5: .*{message}"):
+            read_depth(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scenes": ["0001", "0777"]}, "has no scene 0777; it has 0001, 0015"),
+        ({"split": "val"}, "unknown split 'val'"),
+        ({"tolerance": 0.0}, "tolerance must be between 0 and 1"),
+        ({"shake": -1}, "shake must be at least 0 pixels, got -1"),
+        ({"max_pairs": 0}, "max_pairs must be at least 1, got 0"),
+        ({"min_overlaps": []}, "min_overlaps must name at least one overlap"),
+    ],
+)
+def test_wrong_options_are_refused(root: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MegaDepth(root, **options)
