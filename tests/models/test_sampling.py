@@ -16,6 +16,8 @@ from steerers.models.sampling import (
     DEFAULT_SAMPLING,
     KeypointSampling,
     keypoint_scores,
+    refine,
+    sample_batch,
     sample_descriptions,
     sample_keypoints,
 )
@@ -141,6 +143,24 @@ def test_suppression_leaves_one_in_a_window(nms_size: int) -> None:
     assert keypoints.scores[0] == keypoint_scores(logits).max()
 
 
+def test_suppression_where_probabilities_are_zero() -> None:
+    logits = random_logits(40, 40, spread=60.0)
+    sampling = KeypointSampling(coverage=False, nms_size=5)
+    keypoints = sample_keypoints(logits, 10**6, None, sampling)
+    assert float(keypoints.scores.min()) == 0.0
+    chebyshev = (keypoints.xy[:, None] - keypoints.xy[None]).abs().amax(-1)
+    assert float(chebyshev.fill_diagonal_(torch.inf).min()) > 2
+    x, y = keypoints.xy.long().T
+    assert (logits[y, x].diff() <= 0).all()
+
+
+def test_what_is_impossible_comes_before_what_is_not_allowed() -> None:
+    logits = torch.full((3, 4), -torch.inf)
+    logits[0, 0], mask = 1.0, torch.zeros(3, 4, dtype=torch.bool)
+    mask[0, 0] = mask[2, 1] = True
+    assert pixels(sample_keypoints(logits, 5, mask, PLAIN)) == [(0, 0), (1, 2)]
+
+
 # Sub-pixel ------------------------------------------------------------------------------------------------------------
 
 
@@ -233,3 +253,65 @@ def test_gradients_go_through_descriptions() -> None:
     sample_descriptions(maps, torch.rand(2, 4, 2) * 4).sum().backward()
     assert maps.grad is not None
     assert float(maps.grad.sum()) == pytest.approx(2 * 4 * 3, rel=1e-4)
+
+
+# Batches --------------------------------------------------------------------------------------------------------------
+
+
+@given(
+    SIZES,
+    st.integers(0, 100),
+    st.integers(1, 30),
+    st.sampled_from(
+        [
+            PLAIN,
+            DEFAULT_SAMPLING,
+            KeypointSampling(nms_size=3, border=2),
+            KeypointSampling(coverage=False, nms_size=5, subpixel=True, border=1),
+        ]
+    ),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=40)
+def test_a_batch_is_sampled_image_by_image(
+    size: tuple[int, int], seed: int, count: int, sampling: KeypointSampling, masked: bool
+) -> None:
+    logits = torch.stack([random_logits(*size, seed + k) for k in range(3)])
+    masks = torch.rand(3, *size, generator=torch.Generator().manual_seed(seed)) < 0.4 if masked else None
+    xy, real = sample_batch(logits, count, masks, sampling)
+    assert xy.shape == (3, min(count, math.prod(size)), 2)
+    assert real.shape == xy.shape[:2]
+    assert xy.isfinite().all()
+    for index in range(3):
+        expected = sample_keypoints(logits[index], count, None if masks is None else masks[index], sampling)
+        assert real[index].tolist() == [k < len(expected) for k in range(real.shape[1])]
+        torch.testing.assert_close(xy[index][real[index]], expected.xy)
+
+
+def test_a_batch_is_sampled_in_full_precision() -> None:
+    logits = torch.stack([random_logits(300, 400, seed) for seed in (0, 1)])
+    sampling = KeypointSampling(coverage=False, nms_size=5, subpixel=True)
+    expected, _ = sample_batch(logits, 50, None, sampling)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        xy, _ = sample_batch(logits, 50, None, sampling)
+    assert xy.dtype == torch.float32
+    assert torch.equal(xy, expected)
+    assert sample_batch(logits.double(), 50, None, sampling)[0].dtype == torch.float64
+    assert sample_batch(logits.bfloat16(), 50, None, sampling)[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_the_gradient_of_refinement(size: int) -> None:
+    logits = torch.randn(2, 7, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    pixels = torch.tensor([[[0, 0], [4, 3], [8, 6]], [[8, 0], [1, 5], [5, 6]]])  # at the edges too
+    assert torch.autograd.gradcheck(lambda x: refine(x, pixels, size), (logits,))
+
+
+def test_keypoints_follow_the_gradient_of_their_places() -> None:
+    logits = peak(15, 15, 7.0, 7.0)[None].requires_grad_()
+    sampling = KeypointSampling(coverage=False, nms_size=5, subpixel=True)
+    xy, _ = sample_batch(logits, 1, None, sampling)
+    (xy[0, 0, 0] - 8).square().backward()  # further to the right, please
+    assert float(logits.grad[0, 7, 8]) < 0 < float(logits.grad[0, 7, 6])
+    moved = sample_batch(logits.detach() - logits.grad, 1, None, sampling)[0]
+    assert 7 < float(moved[0, 0, 0]) < 8

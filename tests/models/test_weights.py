@@ -813,3 +813,27 @@ def test_save_of_wrong_arguments(name: str, state: Any, metadata: Any, error: ty
     with pytest.raises(error):
         weights.save(tmp_path / name, state, metadata)
     assert contents(tmp_path) == []
+
+
+# Into a network -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda s: s.pop("bias"), "1 names .*bias"),
+        (lambda s: s.update(extra=torch.zeros(1)), "1 names .*extra"),
+        (lambda s: s.update(weight=torch.zeros(3, 2)), "1 names .*weight"),
+        (lambda s: s.update({f"{n}": torch.zeros(1) for n in range(4)}), r"4 names .*\(0, 1, 2, \.\.\.\)"),
+    ],
+)
+def test_only_weights_of_the_same_names_and_shapes_go_into_a_network(change: Any, named: str) -> None:
+    network, other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    state = dict(other.state_dict())
+    weights.load_into(network, state, "a.pth", "a line")
+    assert torch.equal(network.weight, other.weight)
+    torch.nn.init.zeros_(network.weight)
+    change(state)
+    with pytest.raises(WeightsError, match=f"a.pth: not the weights of a line: {named}"):
+        weights.load_into(network, state, "a.pth", "a line")
+    assert not network.weight.any()  # nothing is loaded in part

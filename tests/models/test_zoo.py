@@ -175,7 +175,11 @@ def test_entries_are_whole(entry: Entry) -> None:
     assert entry.summary
     assert (entry.name in DEDODE_B | DEDODE_G) == (entry.detector is not None)
     expected = {None: "dual-softmax", Group(4): "max-matches", Group(None): "max-similarity"}[entry.group]
-    if entry.name in ("disk-so2", "xfeat-so2", "upright-sift-so2"):  # max-similarity fails there: docs/results.md
+    if entry.name in (
+        "disk-so2",
+        "xfeat-so2",
+        "upright-sift-so2",
+    ):  # max-similarity fails there: docs/results.md
         expected = "max-matches"
     assert (entry.strategy or zoo._suitable_strategy(entry.group)) == expected
 
@@ -490,7 +494,7 @@ def test_a_model_stands_for_its_detector() -> None:
     assert with_detector(find("disk"), "superpoint").detector is superpoint
     for name, own in (("dedode-b", "dedode-l"), ("dedode-b", "dedode-g"), ("disk", "disk"), ("sift", "sift")):
         assert with_detector(find(name), own) is find(name)
-    with pytest.raises(ValueError, match=r"unknown detector 'no-such'; use dedode-l, .* or a model: upright-sift"):
+    with pytest.raises(ValueError, match=r"unknown detector 'no-such'; use dedode-l, .* or a model: compact"):
         steerers.load("disk", detector="no-such")
 
 

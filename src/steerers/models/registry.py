@@ -6,6 +6,7 @@ where the first address is known to serve it; an address that serves anything el
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from torch import nn
 
 from steerers.models.base import Descriptor, Detector, Extractor
-from steerers.models.weights import WeightFile, WeightsError, load, load_state, load_tensor
+from steerers.models.weights import WeightFile, WeightsError, load, load_into, load_state, load_tensor
 from steerers.representations import Group
 from steerers.steerer import Steerer
 
 if TYPE_CHECKING:
+    from steerers.models.compact import CompactConfig
     from steerers.models.frozen import FrozenExtractor
 
 Weights = Mapping[str, Path]
@@ -166,6 +168,15 @@ SUPERPOINT = WeightFile(
 )
 
 
+VGG19_BN = WeightFile(
+    "vgg19_bn-c79401a0.pth",
+    ("https://download.pytorch.org/models/vgg19_bn-c79401a0.pth",),
+    size=574_769_405,
+    licence="BSD-3-Clause",
+)
+"""ImageNet's weights of torchvision, from which the paper's networks are trained."""
+
+
 # Detectors and descriptors --------------------------------------------------------------------------------------------
 
 
@@ -195,33 +206,37 @@ def dedode_g(file: WeightFile) -> Part[Descriptor]:
     """Descriptor G with one of its files, and DINOv2."""
 
     def build(located: Weights) -> Descriptor:
-        from steerers.models.dedode import DedodeDescriptor, dinov2_backbone
+        from steerers.models.dedode import DedodeDescriptor
 
-        path = located[DINOV2.name]
-        state = load_state(path)
-        try:
-            backbone = dinov2_backbone(state)
-        except ValueError as error:
-            raise WeightsError(f"{path}: {str(error).splitlines()[0]}") from error
+        backbone = load_dinov2(located[DINOV2.name])
         return _loaded(DedodeDescriptor("G", backbone=backbone), located[file.name], "DeDoDe descriptor G")
 
     return Part(build, (file, DINOV2), "dinov2")
 
 
+def load_dinov2(path: Path) -> nn.Module:
+    """The backbone of descriptor G from DINOv2's own file."""
+    from steerers.models.dedode import dinov2_backbone
+
+    state = load_state(path)
+    try:
+        return dinov2_backbone(state)
+    except ValueError as error:
+        raise WeightsError(f"{path}: {str(error).splitlines()[0]}") from error
+
+
+def load_vgg(network: nn.Module, path: Path) -> None:
+    """Give the encoder of a DeDoDe network the weights of torchvision's VGG19-BN, from which training starts."""
+    encoder = network.get_submodule("encoder")
+    vgg: nn.Module = getattr(encoder, "vgg", encoder)
+    state = {name.replace("features.", "layers."): value for name, value in load_state(path).items()}
+    used = {name: state[name] for name in vgg.state_dict() if name in state}
+    load_into(vgg, used, path, "VGG19 with batch normalisation")
+
+
 def _loaded(network: Network, path: Path, title: str) -> Network:
     """``network`` with the weights of a file that has exactly its names and shapes."""
-    state, expected = load_state(path), network.state_dict()
-    wrong = [
-        name
-        for name in sorted(state.keys() | expected.keys())
-        if name not in state or name not in expected or state[name].shape != expected[name].shape
-    ]
-    if wrong:
-        some = ", ".join(wrong[:3]) + (", ..." if len(wrong) > 3 else "")
-        raise WeightsError(
-            f"{path}: not the weights of {title}: {len(wrong)} names are missing, unknown or of another shape ({some})"
-        )
-    network.load_state_dict(state)
+    load_into(network, load_state(path), path, title)
     return network
 
 
@@ -258,7 +273,40 @@ def classical(name: Literal["upright-sift", "sift", "orb"]) -> Part[Extractor]:
     return Part(build)
 
 
+def compact(path: Path) -> Part[Extractor]:
+    """The compact network of a file that training wrote, its batch normalisations folded."""
+
+    def build(_: Weights) -> Extractor:
+        from steerers.models.compact import Compact
+        from steerers.models.folding import fold_batch_norms
+
+        tensors, metadata = load(path)
+        try:
+            network = Compact(_compact_config(metadata))
+        except (KeyError, TypeError, ValueError) as error:
+            raise WeightsError(f"{path}: does not say which compact network it is of ({error!r})") from error
+        own = {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
+        full = {name: value.float() if value.is_floating_point() else value for name, value in own.items()}
+        load_into(network, full, path, "a compact network")
+        return fold_batch_norms(network).requires_grad_(False)
+
+    return Part(build)
+
+
+def _compact_config(metadata: Mapping[str, str]) -> CompactConfig:
+    """The shape of the network that a run exported."""
+    from steerers.models.compact import CompactConfig
+
+    shape = json.loads(metadata["config"])["model"]["compact"]
+    return CompactConfig(tuple(shape["channels"]), tuple(shape["blocks"]), int(shape["dim"]), int(shape["hidden"]))
+
+
 # Steerers -------------------------------------------------------------------------------------------------------------
+
+
+def compact_steerer(path: Path) -> Part[Steerer]:
+    """The steerer that travels with a compact network."""
+    return shipped(path, "compact")
 
 
 def upright_sift_steerer() -> Part[Steerer]:

@@ -73,14 +73,15 @@ def sample_keypoints(
     with torch.autocast(logits.device.type, enabled=False):  # scores differ by less than half precision can tell
         logits = logits.float()
         scores = keypoint_scores(logits, coverage=sampling.coverage)
-        allowed = _allowed(scores, mask, sampling)
+        ranking = scores if sampling.coverage else _ranked(logits)
+        allowed = _allowed(ranking, mask, sampling)
         available = logits.numel()
         if allowed is not None:
-            scores, available = scores.masked_fill(~allowed, -torch.inf), int(allowed.sum())
-        best = scores.flatten().topk(min(num_keypoints, available))
-        pixels = _pixel_grid(logits)[best.indices]  # (N, 2)
-        xy = _refine(logits, pixels, sampling.nms_size) if sampling.subpixel else pixels.float()
-    return Keypoints(xy, best.values)
+            ranking, available = ranking.masked_fill(~allowed, -torch.inf), int(allowed.sum())
+        best = ranking.flatten().topk(min(num_keypoints, available)).indices
+        pixels = _pixel_grid(logits)[best]  # (N, 2)
+        xy = refine(logits[None], pixels[None], sampling.nms_size)[0] if sampling.subpixel else pixels.float()
+    return Keypoints(xy, scores.flatten()[best])
 
 
 def keypoint_scores(logits: Tensor, *, coverage: bool = True) -> Tensor:
@@ -134,18 +135,25 @@ def _check(logits: Tensor, num_keypoints: int, mask: Tensor | None) -> None:
             raise ValueError(f"mask must have the image's shape {tuple(logits.shape)}, got {tuple(mask.shape)}")
 
 
+def _ranked(logits: Tensor) -> Tensor:
+    """Logits in place of probabilities, which are zero and so all alike where a detector is sure that nothing is."""
+    return logits.clamp(min=torch.finfo(logits.dtype).min)  # what is not allowed is below
+
+
 def _allowed(scores: Tensor, mask: Tensor | None, sampling: KeypointSampling) -> Tensor | None:
-    """(H, W) bool, True at the pixels that may be keypoints; ``None`` if all may."""
+    """(..., H, W) bool, True at the pixels that may be keypoints; ``None`` if all may."""
     if mask is None and sampling.nms_size == 1 and sampling.border == 0:
         return None
     allowed = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.to(scores.device)
     if sampling.nms_size > 1:
-        best = F.max_pool2d(scores[None], sampling.nms_size, stride=1, padding=sampling.nms_size // 2)[0]
-        allowed = allowed & (scores == best)
+        height, width = scores.shape[-2:]
+        maps = scores.reshape(-1, 1, height, width)
+        best = F.max_pool2d(maps, sampling.nms_size, stride=1, padding=sampling.nms_size // 2)
+        allowed = allowed & (scores == best.view_as(scores))
     if sampling.border > 0:
-        height, width = scores.shape
+        height, width = scores.shape[-2:]
         frame = torch.zeros_like(allowed)
-        frame[sampling.border : height - sampling.border, sampling.border : width - sampling.border] = True
+        frame[..., sampling.border : height - sampling.border, sampling.border : width - sampling.border] = True
         allowed = allowed & frame
     return allowed
 
@@ -159,12 +167,45 @@ def _pixel_grid(image: Tensor) -> Tensor:
     return torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1).flatten(0, 1)
 
 
-def _refine(logits: Tensor, pixels: Tensor, size: int) -> Tensor:
-    """(N, 2) sub-pixel positions: the mean of each (x, y) pixel's window, weighted by the softmax of its logits."""
+def refine(logits: Tensor, pixels: Tensor, size: int) -> Tensor:
+    """(B, N, 2) sub-pixel positions: the mean of each pixel's window, weighted by the softmax of its logits.
+
+    Gradients go through to the logits, so that training can place keypoints.
+
+    Args:
+        logits: (B, H, W); pixels: (B, N, 2) whole (x, y); size: side of the window, odd.
+    """
     radius = size // 2
     padded = F.pad(logits, (radius,) * 4, value=-torch.inf)  # what lies outside the image weighs nothing
+    width = padded.shape[-1]
     steps = torch.arange(-radius, radius + 1, device=logits.device)
-    offsets = torch.cartesian_prod(steps, steps)  # (S, 2)
-    x, y = (pixels[:, None] + offsets + radius).unbind(dim=-1)  # (N, S) each
-    weights = (padded[y, x] / _SUBPIXEL_TEMPERATURE).softmax(dim=1)
+    offsets = torch.cartesian_prod(steps, steps)  # (S, 2), (x, y)
+    x, y = (pixels[:, :, None] + offsets + radius).unbind(dim=-1)  # (B, N, S) each
+    window = padded.flatten(1).gather(1, (y * width + x).flatten(1)).view(x.shape)
+    weights = (window / _SUBPIXEL_TEMPERATURE).softmax(dim=2)
     return pixels + weights @ offsets.to(weights.dtype)
+
+
+def sample_batch(
+    logits: Tensor, num_keypoints: int, masks: Tensor | None = None, sampling: KeypointSampling = DEFAULT_SAMPLING
+) -> tuple[Tensor, Tensor]:
+    """:func:`sample_keypoints` of a batch, of the same number in every image, with gradients if refined.
+
+    Args:
+        logits: (B, H, W), finite.
+        masks: (B, H, W) bool, True where keypoints are allowed.
+
+    Returns:
+        (B, N, 2) pixels in float32 (float64 stays), and (B, N) bool, False for what only fills up where an image has
+        fewer than N keypoints.
+    """
+    with torch.autocast(logits.device.type, enabled=False):  # in half precision no pixel beyond 256 has a place
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        with torch.no_grad():
+            ranking = torch.stack([keypoint_scores(m) for m in logits]) if sampling.coverage else _ranked(logits)
+            allowed = _allowed(ranking, masks, sampling)
+            ranking = ranking if allowed is None else ranking.masked_fill(~allowed, -torch.inf)
+            best = ranking.flatten(1).topk(min(num_keypoints, ranking[0].numel()))
+            pixels = _pixel_grid(logits[0])[best.indices]  # (B, N, 2)
+        xy = refine(logits, pixels, sampling.nms_size) if sampling.subpixel else pixels.to(logits.dtype)
+        return xy, best.values > -torch.inf

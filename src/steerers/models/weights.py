@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from steerers._version import __version__
@@ -345,6 +345,29 @@ def load_state(path: StrPath) -> dict[str, Tensor]:
         if not isinstance(key, str) or not isinstance(value, Tensor):
             raise WeightsError(f"{path}: expected a state dict, but its entry {key!r} is {_describe(value)}")
     return _strip_wrappers(content)
+
+
+def load_into(network: nn.Module, state: Mapping[str, Tensor], path: StrPath, title: str) -> None:
+    """Give a network weights that have exactly its names and shapes.
+
+    Args:
+        path: where ``state`` was read from, and ``title`` whose weights it should hold; for the message.
+
+    Raises:
+        WeightsError: if a name is missing, unknown or of another shape.
+    """
+    expected = network.state_dict()
+    wrong = [
+        name
+        for name in sorted(state.keys() | expected.keys())
+        if name not in state or name not in expected or state[name].shape != expected[name].shape
+    ]
+    if wrong:
+        some = ", ".join(wrong[:3]) + (", ..." if len(wrong) > 3 else "")
+        raise WeightsError(
+            f"{path}: not the weights of {title}: {len(wrong)} names are missing, unknown or of another shape ({some})"
+        )
+    network.load_state_dict(state)
 
 
 def load_tensor(path: StrPath) -> Tensor:

@@ -22,13 +22,14 @@ from steerers.models.base import Combined, Descriptor, Detector, Extractor
 from steerers.models.dedode import DedodeDetector, DedodeNetwork
 from steerers.models.registry import Part, Weights
 from steerers.models.sampling import KeypointSampling
-from steerers.models.weights import StrPath, WeightFile, WeightsError
+from steerers.models.weights import StrPath, WeightFile, WeightsError, fetch
 from steerers.representations import Group
 from steerers.steerer import Steerer
 
 DEFAULT_MODEL = "upright-sift"
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SHIPPED = Path(__file__).parent / "data" / "steerers"
+COMPACT = Path(__file__).parent / "data" / "compact.safetensors"
 
 _C4, _SO2 = Group(4), Group(None)
 _SETTINGS = {  # of training, as the paper calls them
@@ -152,8 +153,23 @@ DETECTORS = {entry.name: entry for entry in (_L, _L_V2, _L_C4, _L_SO2)}
 
 def make_zoo(shipped: Path = SHIPPED) -> dict[str, Entry]:
     """The models by name; those with a steerer of this package as far as its file is in the folder ``shipped``."""
-    bases = (*_classical(), *_dedode(), *_frozen())
+    bases = (*_compact(), *_classical(), *_dedode(), *_frozen())
     return {entry.name: entry for base in bases for entry in (base, *_with_shipped_steerers(base, shipped))}
+
+
+def _compact() -> Iterator[Entry]:
+    if COMPACT.is_file():
+        yield Entry(
+            "compact",
+            "small network of this package, every angle",
+            256,
+            _SO2,
+            "MIT",
+            registry.compact(COMPACT),
+            registry.compact_steerer(COMPACT),
+            order=16,
+            threshold=0.1,  # chosen on held-out photographs, see docs/models.md
+        )
 
 
 def _classical() -> Iterator[Entry]:
@@ -270,6 +286,17 @@ def build(
             raise ImportError(f'model {entry.name!r} needs kornia: pip install "steerers[{part.extra}]"')
     given = (weights,) if isinstance(weights, str | os.PathLike) else weights
     return entry.build(locate(entry, given))
+
+
+def build_detector(name: str, weights: Sequence[StrPath] = ()) -> Detector:
+    """The detector of that name alone; see :func:`build`."""
+    if name not in DETECTORS:
+        raise ValueError(f"unknown detector {name!r}; use {', '.join(DETECTORS)}")
+    part = DETECTORS[name].part
+    given = {Path(path).name: Path(path) for path in weights}
+    if len(part.weights) == len(given) == 1:
+        return part.build({part.weights[0].name: next(iter(given.values()))})
+    return part.build({file.name: given.get(file.name) or fetch(file) for file in part.weights})
 
 
 def configure(model: Model, precision: str = "float32", sampling: KeypointSampling | None = None) -> Model:

@@ -1,4 +1,4 @@
-"""Pictures, drawn with Pillow alone."""
+"""Pictures of matches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,8 @@ from PIL import ImageDraw, ImageFont
 from steerers.features import Matches
 from steerers.geometry import scaling
 from steerers.images import Image, to_uint8
-from steerers.steerer import Steerer
+from steerers.viz.style import BACKGROUND, MUTED, SUPERSAMPLING, TEXT
 
-SUPERSAMPLING = 2
-BACKGROUND = (16, 18, 22)
-TEXT = (236, 238, 242)
-MUTED = (150, 156, 166)
 OUTLIER = (226, 74, 74)
 MOST_STRETCH = 4  # the picture is at most so many times as wide as it is high, however wide the images are
 LEAST_WIDTH = 720  # so that the header finds room
@@ -172,48 +168,3 @@ def _draw_dial(draw: ImageDraw.ImageDraw, centre: tuple[float, float], radius: f
     for angle, colour in ((0.0, MUTED), (degrees, TEXT)):
         t = math.radians(angle)
         draw.line([(x, y), (x - radius * math.sin(t), y - radius * math.cos(t))], fill=colour, width=2)
-
-
-def draw_spectrum(steerer: Steerer, size: int = 640) -> PIL.Image.Image:
-    """The eigenvalues of a steerer's generator in the complex plane, with the admissible places (paper, Figure 4).
-
-    Of C_n the generator is the smallest turn: eigenvalues belong on the n-th roots of unity, up to a common factor. Of
-    SO(2) it is the Lie algebra element: they belong on the integers of the imaginary axis.
-    """
-    values = steerer.eigenvalues().numpy()
-    continuous = steerer.group.continuous
-    reach = max(1.3, 1.15 * float(np.abs(values).max(initial=0.0)))
-    ss = SUPERSAMPLING
-    side, margin = size * ss, 48 * ss
-    canvas = PIL.Image.new("RGB", (side, side), BACKGROUND)
-    draw = ImageDraw.Draw(canvas, "RGBA")
-
-    def place(value: complex) -> tuple[float, float]:
-        unit = (side - 2 * margin) / (2 * reach)
-        return side / 2 + unit * value.real, side / 2 - unit * value.imag
-
-    for start, end in ((-reach, reach), (-1j * reach, 1j * reach)):
-        draw.line([place(complex(start)), place(complex(end))], fill=(*MUTED, 110), width=ss)
-    if not continuous:
-        draw.ellipse([*place(complex(-1, 1)), *place(complex(1, -1))], outline=(*MUTED, 160), width=ss)
-    for admissible in _admissible(steerer, reach):
-        x, y = place(admissible)
-        radius = 9.0 * ss
-        draw.ellipse([x - radius, y - radius, x + radius, y + radius], outline=(*TEXT, 200), width=2 * ss)
-    for value in values:
-        x, y = place(complex(value))
-        radius = 3.5 * ss
-        draw.ellipse([x - radius, y - radius, x + radius, y + radius], fill=(255, 176, 59, 150))
-    canvas = canvas.resize((size, size), PIL.Image.Resampling.LANCZOS)
-    what = "Lie algebra generator of SO(2)" if continuous else f"generator of {steerer.group}"
-    ImageDraw.Draw(canvas).text(
-        (12, 10), f"{len(values)} eigenvalues, {what}", fill=TEXT, font=ImageFont.load_default(16)
-    )
-    return canvas
-
-
-def _admissible(steerer: Steerer, reach: float) -> list[complex]:
-    order = steerer.group.order
-    if order is None:
-        return [1j * k for k in range(-math.floor(reach), math.floor(reach) + 1)]
-    return [complex(math.cos(t), math.sin(t)) for t in steerer.group.angles().tolist()]

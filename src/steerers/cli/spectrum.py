@@ -1,0 +1,248 @@
+"""``steerers spectrum``: the eigenvalues of a steerer, and how they came to lie where they do."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steerers.cli import options
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from steerers.representations import Group
+    from steerers.steerer import Steerer
+    from steerers.training.runs import Records
+    from steerers.training.spectrum import Reduction
+
+EXAMPLE = """example:
+  steerers spectrum runs/c4-perm
+  steerers spectrum runs/c4-perm --data photographs/ --dims 256,128,64
+  steerers spectrum runs/c4-inv runs/c4-perm runs/so2-spread --out figure.png --gif figure.gif
+  steerers spectrum disk-c4.safetensors
+
+The share of weight is that of the sum of squared magnitudes, of a turn by one radian for SO2; the rest alone is the
+accuracy of the dimensions that are left out.
+"""
+SIZE, SIZE_MOVING, SIZE_OF_SEVERAL = 560, 480, 320
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "spectrum",
+        help="draw the eigenvalues of a steerer, or how training moved them",
+        description="Of a run with a learnable steerer: its eigenvalues at start and end as a picture, all between as "
+        "an animation, the nearest representation, and how many dimensions small eigenvalues allow to leave out "
+        "(paper, Figure 4 and section 6.5). Of several runs: one picture. Of the file of a steerer: its eigenvalues.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "paths", type=Path, nargs="+", metavar="RUN", help="folder of a run, or a steerer's .safetensors"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the picture (default: spectrum.png in the run)")
+    parser.add_argument("--gif", type=Path, metavar="FILE", help="the animation (default: spectrum.gif in the run)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        nargs="+",
+        metavar="PATH",
+        help="data of the kind that the run was trained on, such as folders of photographs: measures, on what is held "
+        "out of it, the matching accuracy before and after dimensions are left out",
+    )
+    parser.add_argument(
+        "--dims",
+        type=_dims,
+        metavar="LIST",
+        help="dimensions to keep, with commas between (default: all, 3/4, 1/2, 3/8 and 1/4)",
+    )
+    parser.add_argument(
+        "--pairs", type=options.positive, metavar="N", help="to measure at each rotation (default: as the run did)"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (default: %(default)s)")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="where decoded photographs are kept")
+    parser.set_defaults(run=run)
+
+
+def _dims(text: str) -> list[int]:
+    return [options.positive(part) for part in text.split(",")]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Draw, describe, measure."""
+    folders = [path for path in arguments.paths if not _is_file(path)]
+    if len(folders) == len(arguments.paths):
+        return _show_runs(arguments)
+    if len(arguments.paths) > 1:
+        file = next(path for path in arguments.paths if _is_file(path))
+        raise ValueError(f"{file}: the file of a steerer is drawn by itself; several are runs, by their folders")
+    for option in ("data", "gif"):
+        if getattr(arguments, option) is not None:
+            raise ValueError(f"--{option} is for the folder of a run, not for the file of a steerer")
+    return _show_steerer(arguments)
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() or path.suffix == ".safetensors"
+
+
+def _show_steerer(arguments: argparse.Namespace) -> int:
+    from steerers import viz
+    from steerers.models.weights import atomic_write
+    from steerers.steerer import Steerer
+    from steerers.training.spectrum import common_factor
+
+    path: Path = arguments.paths[0]
+    picture = arguments.out or path.with_suffix(".png")
+    _check_outputs(picture, None, arguments)
+    steerer = Steerer.load(path)
+    values = steerer.eigenvalues()
+    note = f"{steerer.group}, {steerer.dim} eigenvalues"
+    drawn = viz.Spectrum(values, steerer.group, path.stem, note, common_factor(values, steerer.group))
+    options.say(f"{path}: {note}")
+    for line in (_place("eigenvalues", values, steerer.group), _nearest("steerer", steerer)):
+        options.say(line)
+    _show_sizes(values, steerer.group, arguments.dims)
+    with atomic_write(picture) as temporary:
+        viz.draw_spectra([[drawn]]).save(temporary)
+    options.say(f"wrote {picture}")
+    return 0
+
+
+def _show_runs(arguments: argparse.Namespace) -> int:
+    from steerers.training.runs import read_records
+
+    paths: list[Path] = arguments.paths
+    if len(paths) > 1 and arguments.out is None:
+        raise ValueError("several runs are drawn in one picture: say with --out where it shall be")
+    picture = arguments.out or paths[0] / "spectrum.png"
+    animation = arguments.gif or (paths[0] / "spectrum.gif" if len(paths) == 1 else None)
+    runs = [read_records(path) for path in paths]
+    _check_outputs(picture, animation, arguments)
+    for records in runs:
+        _show_run(records, arguments)
+    _draw(runs, picture, animation)
+    options.say(f"wrote {picture}" + (f" and {animation}" if animation else ""))
+    return 0
+
+
+def _check_outputs(picture: Path, animation: Path | None, arguments: argparse.Namespace) -> None:
+    options.check_output(picture, picture=True)
+    if animation is not None:
+        if animation.suffix.lower() != ".gif":
+            raise ValueError(f"cannot write {animation}: an animation ends in .gif")
+        options.check_output(animation)
+    options.check_distinct([picture, animation], arguments.paths)
+
+
+def _draw(runs: Sequence[Records], picture: Path, animation: Path | None) -> None:
+    from steerers import viz
+    from steerers.models.weights import atomic_write
+    from steerers.progress import progress
+    from steerers.training import spectrum
+
+    with atomic_write(picture) as temporary:
+        viz.draw_spectra(spectrum.start_and_end(runs), SIZE if len(runs) == 1 else SIZE_OF_SEVERAL).save(temporary)
+    if animation is not None:
+        size = SIZE_MOVING if len(runs) == 1 else SIZE_OF_SEVERAL
+        moving = [viz.draw_spectra(rows, size) for rows in progress(spectrum.frames(runs), "drawing")]
+        with atomic_write(animation) as temporary:
+            viz.save_animation(moving, temporary)
+
+
+# Text -----------------------------------------------------------------------------------------------------------------
+
+
+def _show_run(records: Records, arguments: argparse.Namespace) -> None:
+    from steerers.training.runs import load_steerer
+
+    group, steps = records.group, records.steps
+    count = records.values.shape[1]
+    options.say(
+        f"{records.name}: {group} from {records.config.steerer.kind}, {count} eigenvalues at {len(steps)} steps"
+    )
+    options.say(_place(f"step {steps[0]:,}", records.values[0], group))
+    options.say(_place(f"step {steps[-1]:,}", records.values[-1], group))
+    values = records.values[-1]
+    try:
+        steerer, step = load_steerer(records.folder)
+    except ValueError as error:
+        if arguments.data:
+            raise
+        options.say(f"  the steerer itself is not looked at: {error}")
+    else:
+        averaged = ", averaged" if records.config.optimiser.ema else ""
+        options.say(_nearest(f"steerer of step {step:,}{averaged}", steerer))
+        values = steerer.eigenvalues()
+    measured = _measure(records, values, arguments) if arguments.data else None
+    _show_sizes(values, group, arguments.dims, measured)
+
+
+def _place(when: str, values: Tensor, group: Group) -> str:
+    """Where eigenvalues lie."""
+    from steerers.training.spectrum import summarise
+    from steerers.viz import NEAR
+
+    found = summarise(values, group)
+    return (
+        f"  {when}: nearest {found.representation} (residual of the eigenvalues {found.residual:.3f}); {found.near} of "
+        f"{len(values)} within {NEAR:g} of an admissible place; common factor {found.factor:.3f}"
+    )
+
+
+def _nearest(title: str, steerer: Steerer) -> str:
+    try:
+        representation, residual = steerer.nearest_representation()
+    except ValueError as error:
+        return f"  {title}: no representation is near: {error}"
+    return f"  {title}: nearest {representation} (residual of the matrix {residual:.3f})"
+
+
+def _measure(records: Records, values: Tensor, arguments: argparse.Namespace) -> list[Reduction]:
+    from steerers.pipeline import parse_device
+    from steerers.training import spectrum
+    from steerers.training.runs import load_run
+
+    device = parse_device(arguments.device)
+    wanted = spectrum.reductions(values, records.group, arguments.dims or spectrum.default_dims(len(values)))
+    source = spectrum.held_out(records.config, arguments.data, device, arguments.cache)
+    run = load_run(records.folder)
+    return spectrum.measure(run, source, wanted, pairs=arguments.pairs, device=device)
+
+
+def _show_sizes(values: Tensor, group: Group, dims: list[int] | None, measured: list[Reduction] | None = None) -> None:
+    """Sorted magnitudes, and what is left of them in fewer dimensions."""
+    from steerers.training import spectrum
+
+    sizes = spectrum.magnitudes(values, group)
+    small = int((sizes < spectrum.common_factor(values, group) / 2).sum())
+    shown = sizes.log() if group.continuous else sizes
+    what = "real parts" if group.continuous else "magnitudes"
+    places = [0, len(sizes) // 4, len(sizes) // 2, 3 * len(sizes) // 4, len(sizes) - 1]
+    sample = ", ".join(f"{float(shown[place]):.3f}" for place in places)
+    options.say(f"  {what}, largest, quartiles, smallest: {sample}; {small} below half of the common factor")
+    rows = measured or spectrum.reductions(values, group, dims or spectrum.default_dims(len(values)))
+    for line in _table(rows, group):
+        options.say(f"  {line}")
+    if measured and len(measured) > 1:
+        fewest = spectrum.allowed(measured)
+        options.say(f"  within {spectrum.TOLERANCE:g} of the accuracy: {fewest.dim} of {len(values)} dimensions")
+
+
+def _table(rows: Sequence[Reduction], group: Group) -> Iterator[str]:
+    """A line for each number of dimensions."""
+    degrees = [name for name in rows[0].accuracy if "@" in name]
+    table = [["dimensions", "least real part" if group.continuous else "least magnitude", "share of weight"]]
+    table += [[str(row.dim), f"{row.smallest:.3f}", f"{row.share:.4f}"] for row in rows]
+    if rows[0].accuracy:
+        table[0] += ["accuracy", *(f"{name.partition('@')[2]}°" for name in degrees), "the rest alone"]
+        for line, row in zip(table[1:], rows, strict=True):
+            line += [f"{row.accuracy[name]:.3f}" for name in ("accuracy", *degrees)]
+            line += ["-" if math.isnan(row.rest) else f"{row.rest:.3f}"]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in table:
+        yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))

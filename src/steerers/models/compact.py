@@ -1,0 +1,182 @@
+"""The embedded network: keypoints and descriptions from one small convolutional trunk, for any image size.
+
+A pyramid of features at strides 1 to 16 is refined from the coarsest to the finest. The finest gives the logits of
+keypoints, so that they are found to a fraction of a pixel; a description is made only where there is a keypoint: the
+features of all strides are sampled there and a small perceptron maps them to the description. No image of descriptions
+is ever made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from steerers.features import Keypoints
+from steerers.models.base import Extractor
+from steerers.models.sampling import KeypointSampling, sample_descriptions, sample_keypoints
+
+
+@dataclass(frozen=True)
+class CompactConfig:
+    """The shape of the network.
+
+    Attributes:
+        channels: of the features at strides 1, 2, 4, ...
+        blocks: residual blocks at strides 2, 4, ...
+        dim: length of a description.
+        hidden: width of the perceptron that makes it.
+    """
+
+    channels: tuple[int, ...] = (16, 32, 64, 128, 192)
+    blocks: tuple[int, ...] = (1, 2, 2, 2)
+    dim: int = 256
+    hidden: int = 512
+
+    def __post_init__(self) -> None:
+        if len(self.channels) != len(self.blocks) + 1 or not self.blocks:
+            raise ValueError(f"there must be one more of channels than of blocks, got {self.channels}, {self.blocks}")
+        if min(*self.channels, *self.blocks, self.dim, self.hidden) < 1:
+            raise ValueError(f"channels, blocks, dim and hidden must be positive, got {self}")
+
+    @property
+    def stride(self) -> int:
+        """Of the coarsest features."""
+        return int(2 ** (len(self.channels) - 1))
+
+
+SAMPLING = KeypointSampling(coverage=False, nms_size=5, subpixel=True, border=4)
+_MEAN, _DEVIATION = 0.45, 0.25  # of the channels of photographs, roughly
+
+
+class FeatureMaps(NamedTuple):
+    """What the trunk makes of a batch of images."""
+
+    features: tuple[Tensor, ...]  # (B, C_s, H / s, W / s) at strides 2, 4, ..., finest first
+    logits: Tensor  # (B, H, W)
+    size: tuple[int, int]  # (width, height) that the features cover: the images' size, padded
+
+
+class Trunk(nn.Module):
+    """All that is computed for every pixel; images of a multiple of the coarsest stride."""
+
+    def __init__(self, channels: tuple[int, ...], blocks: tuple[int, ...]) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, channels[0], 3, padding=1)
+        self.stages = nn.ModuleList(
+            nn.Sequential(_halving(fine, coarse), *(Residual(coarse) for _ in range(count)))
+            for fine, coarse, count in zip(channels, channels[1:], blocks, strict=False)
+        )
+        self.laterals = nn.ModuleList(nn.Conv2d(coarse, fine, 1, bias=False) for fine, coarse in pairwise(channels))
+        self.refinements = nn.ModuleList(_conv(fine, fine) for fine in channels[:-1])
+        self.head = nn.Sequential(
+            nn.Conv2d(channels[0], channels[0], 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(channels[0], 1, 3, padding=1),
+        )
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """The logits (B, 1, H, W) of (B, 3, H, W) images, then the features at strides 2, 4, ..."""
+        features = [F.relu(self.stem((images - _MEAN) / _DEVIATION))]
+        for stage in self.stages:
+            features.append(stage(features[-1]))
+        for index in reversed(range(len(self.laterals))):
+            coarse = self.laterals[index](features[index + 1])
+            raised = F.interpolate(coarse, scale_factor=2.0, mode="bilinear", align_corners=False)
+            features[index] = self.refinements[index](features[index] + raised)
+        return self.head(features[0]), *features[1:]
+
+
+class Compact(Extractor):
+    """Keypoints and descriptions of one trunk; see the module."""
+
+    def __init__(self, config: CompactConfig | None = None, sampling: KeypointSampling = SAMPLING) -> None:
+        super().__init__()
+        self.config = config or CompactConfig()
+        self.sampling, self.dim, channels = sampling, self.config.dim, self.config.channels
+        self.trunk = Trunk(channels, self.config.blocks)
+        self.describer = Describer(sum(channels[1:]), self.config.hidden, self.dim)
+
+    def forward(self, images: Tensor) -> FeatureMaps:
+        """Features and logits of (B, 3, H, W) RGB images in [0, 1]."""
+        height, width = images.shape[-2:]
+        padded = F.pad(images, (0, -width % self.config.stride, 0, -height % self.config.stride), mode="replicate")
+        logits, *features = self.trunk(padded)
+        size = (int(padded.shape[-1]), int(padded.shape[-2]))
+        return FeatureMaps(tuple(features), _full(logits[:, 0, :height, :width]), size)
+
+    def describe_at(self, maps: FeatureMaps, xy: Tensor) -> Tensor:
+        """(B, N, dim) descriptions of (B, N, 2) pixels."""
+        sampled = [sample_descriptions(_full(features), xy, maps.size) for features in maps.features]
+        described: Tensor = self.describer(torch.cat(sampled, dim=2))
+        return described
+
+    # The model's protocol -----------------------------------------------------------------------------------------
+
+    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+        return sample_keypoints(self(_batch(image)).logits[0], num_keypoints, mask, self.sampling)
+
+    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+        return self.describe_at(self(_batch(image)), keypoints.xy[None])[0]
+
+    def extract(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> tuple[Keypoints, Tensor]:
+        maps = self(_batch(image))
+        keypoints = sample_keypoints(maps.logits[0], num_keypoints, mask, self.sampling)
+        return keypoints, self.describe_at(maps, keypoints.xy[None])[0]
+
+
+class Describer(nn.Module):
+    """From the features of a keypoint to its description: a linear map and a perceptron beside it."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(inputs)
+        self.linear = nn.Linear(inputs, outputs)
+        self.first = nn.Linear(inputs, hidden)
+        self.second = nn.Linear(hidden, outputs)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(..., inputs) to (..., outputs)."""
+        features = self.norm(features)
+        described: Tensor = self.linear(features) + self.second(F.relu(self.first(features)))
+        return described
+
+
+class Residual(nn.Module):
+    """Two convolutions beside the identity."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = _conv(channels, channels)
+        self.second = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.second(self.first(x)))
+
+
+def _halving(inputs: int, outputs: int) -> nn.Sequential:
+    """To half the size; the window of four keeps the centres of pixels where halving the image puts them."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 4, stride=2, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )
+
+
+def _conv(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)
+    )
+
+
+def _full(x: Tensor) -> Tensor:
+    """``x`` in float32 if it is in half precision."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _batch(image: Tensor) -> Tensor:
+    return image[None].contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,326 @@
+"""The configuration of a run: a TOML file read into dataclasses; unknown keys and wrong values are errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from steerers.datasets.pairs import Rotations
+from steerers.datasets.views import Views
+from steerers.models.compact import CompactConfig
+from steerers.training.objectives import KeypointOptions, MatchingOptions
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where pairs come from.
+
+    Attributes:
+        source: ``folder`` (photographs in folders or tars), ``megadepth`` or ``colmap``.
+        path: folders, tars, the root of MegaDepth, or reconstructions; the command line's ``--data`` takes precedence.
+        colmap: reconstructions to be mixed in beside photographs: COLMAP's, or what
+            ``steerers.datasets.colmap.export`` made of them.
+        colmap_share: share of the steps that draw from them.
+        rotations: how views are turned.
+        max_photo_size: longest side to which photographs are shrunk when they are decoded.
+        held_out: share of the photographs that validation uses; of MegaDepth it is the test scenes.
+    """
+
+    source: Literal["folder", "megadepth", "colmap"] = "folder"
+    path: tuple[str, ...] = ()
+    colmap: tuple[str, ...] = ()
+    colmap_share: float = 0.0
+    rotations: Rotations = "SO2"
+    max_photo_size: int = 768
+    held_out: float = 0.1
+    views: Views = field(default_factory=Views)
+
+    def __post_init__(self) -> None:
+        _within("held_out", self.held_out, 0, 1)
+        _within("colmap_share", self.colmap_share, 0, 1)
+        if self.max_photo_size < 32:
+            raise ValueError(f"max_photo_size must be at least 32 pixels, got {self.max_photo_size}")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What is trained.
+
+    Attributes:
+        kind: ``compact`` (the embedded network), ``dedode-b``, ``dedode-g`` or ``dedode-detector-l``.
+        weights: what training starts from: a file (of DeDoDe, or ``model.safetensors`` of another run), the name of a
+            published file, such as ``dedode_descriptor_B.pth``, that is downloaded where the cache has none, or
+            ``vgg`` for the encoder of DeDoDe from ImageNet; empty is random.
+        detector: whose keypoints a descriptor is trained at: a detector or model of ``steerers models``.
+        detector_weights: its file, if it is not in the cache; ``model.safetensors`` of a run for one of DeDoDe's.
+        backbone_weights: DINOv2's file for ``dedode-g``, if it is not in the cache.
+    """
+
+    kind: Literal["compact", "dedode-b", "dedode-g", "dedode-detector-l"] = "compact"
+    weights: str = ""
+    detector: str = ""
+    detector_weights: str = ""
+    backbone_weights: str = ""
+    compact: CompactConfig = field(default_factory=CompactConfig)
+
+
+@dataclass(frozen=True)
+class SteererConfig:
+    """The steerer.
+
+    Attributes:
+        kind: ``inv``, ``freq1``, ``perm``, ``spread`` or ``random``, or ``none``; or a file.
+        learn: whether it is trained (Settings A and B).
+        max_frequency: of ``spread``.
+    """
+
+    group: str = "SO2"
+    kind: str = "spread"
+    learn: bool = False
+    max_frequency: int = 6
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """AdamW with warm-up and a cosine to zero.
+
+    Attributes:
+        learning_rate: of everything that ``learning_rates`` does not name.
+        learning_rates: by the start of a parameter's name, such as ``descriptor.encoder``; the longest that fits.
+        warm_up: steps over which the learning rates rise.
+        clip: most length of the gradient (of the networks, not of the steerer); 0 is off.
+        ema: decay of the average of the weights; 0 is off.
+    """
+
+    learning_rate: float = 2e-4
+    learning_rates: dict[str, float] = field(default_factory=dict)
+    weight_decay: float = 1e-5
+    warm_up: int = 0
+    clip: float = 0.0
+    ema: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0 or any(not rate >= 0 for rate in self.learning_rates.values()):
+            raise ValueError(f"learning rates must be positive, got {self.learning_rate} and {self.learning_rates}")
+        _within("ema", self.ema, 0, 1)
+        _not_negative(self, "weight_decay", "warm_up", "clip")
+
+    def rate_of(self, name: str) -> float:
+        """The learning rate of the parameter of that name."""
+        prefixes = [prefix for prefix in self.learning_rates if name.startswith(prefix)]
+        return self.learning_rates[max(prefixes, key=len)] if prefixes else self.learning_rate
+
+
+@dataclass(frozen=True)
+class ValidationConfig:
+    """Held-out likelihood and accuracy.
+
+    Attributes:
+        every: steps between validations; 0 validates at the end alone.
+        pairs: of each validation and rotation.
+        rotations: degrees by which the second views are turned.
+    """
+
+    every: int = 1000
+    pairs: int = 64
+    rotations: tuple[int, ...] = (0, 45, 90, 180)
+
+    def __post_init__(self) -> None:
+        _not_negative(self, "every", "pairs")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A run.
+
+    Attributes:
+        name: of the run, and of its folder; by default that of the configuration's file.
+        setting: the paper's ``A``, ``B`` or ``C`` for a descriptor (``C`` without steerer and with ``joint``
+            rotations is the dagger), ``detector``, or ``joint`` for keypoints and descriptions of one network.
+        batch: pairs a step, over all processes.
+        precision: of the networks' forward and backward pass.
+        compile: the networks, by ``torch.compile``; the first step then takes a minute or two.
+        cuda_graphs: record the passes of the compact network's trunk once and replay them, on one GPU.
+        spectrum_every: steps between records of the steerer's eigenvalues.
+    """
+
+    name: str = "run"
+    setting: Literal["A", "B", "C", "detector", "joint"] = "joint"
+    steps: int = 10_000
+    batch: int = 8
+    seed: int = 0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = False
+    cuda_graphs: bool = False
+    checkpoint_every: int = 1000
+    log_every: int = 50
+    spectrum_every: int = 100
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    steerer: SteererConfig = field(default_factory=SteererConfig)
+    matching: MatchingOptions = field(default_factory=MatchingOptions)
+    keypoints: KeypointOptions = field(default_factory=KeypointOptions)
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "checkpoint_every", "log_every", "spectrum_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        _not_negative(self, "seed")
+        if self.name in ("", "..") or Path(self.name).name != self.name:
+            raise ValueError(f"name must be a plain name such as 'c4-perm', got {self.name!r}")
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value < high:
+        raise ValueError(f"{name} must be in [{low}, {high}), got {value}")
+
+
+def _not_negative(options: object, *names: str) -> None:
+    for name in names:
+        if not getattr(options, name) >= 0:
+            raise ValueError(f"{name} must not be negative, got {getattr(options, name)}")
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def load_config(path: Path, changes: Mapping[str, Any] | None = None) -> TrainConfig:
+    """The configuration of a TOML file, with changes by dotted names such as ``{"data.views.size": 128}``.
+
+    Raises:
+        ValueError: naming the file and the key that is unknown or has a wrong value.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a TOML file ({error})") from error
+    except OSError as error:
+        raise ValueError(f"{path}: the configuration cannot be read ({error.strerror})") from error
+    values.setdefault("name", path.stem)
+    try:
+        for name, value in (changes or {}).items():
+            _put(values, _split_key(name), value)
+        return parse_config(values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def parse_change(text: str) -> tuple[str, Any]:
+    """The name and the value of ``name=value``; the value is TOML's, or else a string without quotes.
+
+    A part of a name that has dots itself is quoted: ``optimiser.learning_rates."descriptor.encoder"=1e-5``.
+
+    Example:
+        >>> parse_change("data.views.scale=[0.5, 2]"), parse_change("steerer.kind=perm")
+        (('data.views.scale', [0.5, 2]), ('steerer.kind', 'perm'))
+    """
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not name or not equals:
+        raise ValueError(f"a change must look like name=value, got {text!r}")
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value
+
+
+def _split_key(name: str) -> list[str]:
+    """The parts of a dotted name, as TOML splits it."""
+    try:
+        table: Any = tomllib.loads(f"{name} = 0")
+    except tomllib.TOMLDecodeError:
+        raise ValueError(f"{name!r} is no name of an option, such as steps or data.views.size") from None
+    parts: list[str] = []
+    while isinstance(table, dict):
+        ((part, table),) = table.items()
+        parts.append(part)
+    return parts
+
+
+def _put(values: dict[str, Any], keys: list[str], value: Any) -> None:
+    table: Any = values
+    for depth, key in enumerate(keys[:-1], start=1):
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            rest = ".".join(keys[depth:])
+            raise ValueError(f"{'.'.join(keys[:depth])} is a value and no table, so that it has no {rest}")
+    table[keys[-1]] = value
+
+
+def parse_config(values: dict[str, Any]) -> TrainConfig:
+    """The configuration of nested tables."""
+    built = _build(TrainConfig, values, "")
+    assert isinstance(built, TrainConfig)
+    return built
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """The configuration as nested tables, defaults included."""
+    return dataclasses.asdict(config)
+
+
+def _build(kind: Any, values: dict[str, Any], where: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    known = {option.name for option in fields(kind)}
+    for key in values:
+        if key not in known:
+            raise ValueError(f"unknown key {where + key!r}; known: {', '.join(where + name for name in sorted(known))}")
+    built = {key: _convert(hints[key], value, where + key) for key, value in values.items()}
+    try:
+        return kind(**built)
+    except ValueError as error:
+        raise ValueError(f"{where.rstrip('.') or 'configuration'}: {error}") from error
+
+
+def _convert(hint: Any, value: Any, name: str) -> Any:
+    """A value of TOML as the type that a field asks for."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if is_dataclass(hint) or origin is dict:
+        if not isinstance(value, dict):
+            raise ValueError(f"{name} must be a table, got {value!r}")
+        if origin is dict:
+            return {key: _convert(arguments[1], item, f"{name}.{key}") for key, item in _flatten(value)}
+        return _build(hint, value, f"{name}.")
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(f"{name} must be one of {', '.join(map(str, arguments))}, got {value!r}")
+        return value
+    if origin is tuple:
+        return _convert_list(arguments, value, name)
+    return _convert_plain(hint, value, name)
+
+
+def _flatten(table: dict[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys of TOML, which are nested tables, as one table."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{where}{key}.")
+        else:
+            yield where + key, value
+
+
+def _convert_list(kinds: tuple[Any, ...], value: Any, name: str) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"{name} must be a list, got {value!r}")
+    if kinds[-1] is Ellipsis:
+        kinds = (kinds[0],) * len(value)
+    if len(kinds) != len(value):
+        raise ValueError(f"{name} must be a list of {len(kinds)}, got {value!r}")
+    return tuple(_convert(kind, item, f"{name}[{n}]") for n, (kind, item) in enumerate(zip(kinds, value, strict=True)))
+
+
+_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+
+
+def _convert_plain(hint: Any, value: Any, name: str) -> Any:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
+        raise ValueError(f"{name} must be {_NAMES.get(hint, hint)}, got {value!r}")
+    return value

@@ -1,0 +1,367 @@
+"""The loop: plain PyTorch, read from top to bottom.
+
+All that is drawn follows from the seed, the step and the place in the batch (:mod:`steerers.datasets.draws`), and the
+learning rate from the step, so that a checkpoint needs no state of generators or schedules, a resumed run equals the
+uninterrupted one, and several processes draw what one would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from steerers.datasets.pairs import PairSource
+from steerers.models.compact import Compact
+from steerers.training import checkpoint, processes
+from steerers.training.config import OptimiserConfig, TrainConfig, to_dict
+from steerers.training.export import MODEL, export
+from steerers.training.feed import Feed
+from steerers.training.log import RunLog
+from steerers.training.objectives import Objective, Terms
+from steerers.training.sources import Sources
+from steerers.training.validation import autocast, validate
+
+CHECKPOINT = "checkpoint.pt"
+_PATIENCE = 2.0  # seconds
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a call of :func:`train` ended."""
+
+    step: int
+    reason: str  # "finished", "time", "interrupted"
+    validation: dict[str, float]
+
+
+def train(
+    config: TrainConfig,
+    objective: Objective,
+    sources: Sources,
+    folder: Path,
+    *,
+    device: torch.device,
+    resume: bool = False,
+    max_minutes: float | None = None,
+    tensorboard: bool = False,
+) -> Ended:
+    """Train until the last step, Ctrl-C, SIGTERM or the end of ``max_minutes``; a checkpoint is left in any case.
+
+    Args:
+        folder: of the run: ``checkpoint.pt``, ``log.jsonl``, ``spectrum.npz``, ``config.json``, ``model.safetensors``.
+        resume: go on from the folder's checkpoint.
+
+    Raises:
+        ValueError: if there is a run in the folder that is not to be resumed, or one of another configuration.
+        CheckpointError: if its checkpoint is damaged.
+        FloatingPointError: if the loss is no longer finite; the last checkpoint is from before.
+    """
+    deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
+    state = _State(config, objective.to(device), device)
+    if resume:
+        state.restore(checkpoint.read(folder / CHECKPOINT))
+    elif (folder / CHECKPOINT).exists():
+        raise ValueError(f"{folder} holds a run already: resume it, or choose another folder")
+    with (
+        Feed(config, sources.training, device) as feed,
+        RunLog(folder, state.step, tensorboard=tensorboard, silent=processes.rank() > 0) as log,
+        _stopping() as stop,
+    ):
+        log.write_config(to_dict(config))
+        if state.step == 0:
+            _record_spectrum(state, log)
+        reason = "finished"
+        while state.step < config.steps:
+            _advance(state, feed, log)
+            if state.step % config.spectrum_every == 0 or state.step == config.steps:
+                _record_spectrum(state, log)
+            if config.validation.every and state.step % config.validation.every == 0 and state.step < config.steps:
+                log.validation(state.step, _validate(state, sources.validation))
+            interrupted, late = processes.agree([stop.is_set(), time.monotonic() > deadline], device)
+            if interrupted or late or state.step % config.checkpoint_every == 0 or state.step == config.steps:
+                _save(state, log, folder)
+            if interrupted or late:
+                reason = "interrupted" if interrupted else "time"
+                break
+        measured = _validate(state, sources.validation)
+        log.validation(state.step, measured, ended=reason)
+        if processes.rank() == 0:
+            with state.averaged():
+                export(objective, config, state.step, folder / MODEL)
+    return Ended(state.step, reason, measured)
+
+
+# A step ---------------------------------------------------------------------------------------------------------------
+
+
+class _State:
+    """What changes during a run: weights, their average, the optimiser and the step."""
+
+    def __init__(self, config: TrainConfig, objective: Objective, device: torch.device) -> None:
+        self.config, self.objective, self.device, self.step = config, objective, device, 0
+        self.loss, self.gradient = torch.zeros(()), torch.zeros(())  # of the last step
+        objective.train()
+        if device.type == "cuda":
+            objective.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if config.compile:
+            objective.compile()
+        if config.cuda_graphs:
+            _capture(objective, config, device)
+        self.optimiser = _optimiser(objective, config.optimiser, device)
+        self.average = copy.deepcopy(_floats(objective)) if config.optimiser.ema else None
+        self.module: nn.Module = objective
+        if processes.world() > 1:
+            if device.type == "cuda":
+                nn.SyncBatchNorm.convert_sync_batchnorm(objective)
+            # Not every batch trains all of the compact network: tracks alone, for one, train no keypoints.
+            partly = any(isinstance(network, Compact) for network in objective.networks().values())
+            self.module = nn.parallel.DistributedDataParallel(objective, find_unused_parameters=partly)
+
+    def update_average(self) -> None:
+        if self.average is None:
+            return
+        decay = min(self.config.optimiser.ema, (1 + self.step) / (10 + self.step))
+        current = _floats(self.objective)
+        torch._foreach_lerp_(list(self.average.values()), list(current.values()), 1 - decay)
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The averaged weights in place of the current ones."""
+        if self.average is None:
+            yield
+            return
+        current = _floats(self.objective)
+        kept = [value.clone() for value in current.values()]
+        torch._foreach_copy_(list(current.values()), list(self.average.values()))
+        try:
+            yield
+        finally:
+            torch._foreach_copy_(list(current.values()), kept)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "config": to_dict(self.config),
+            "step": self.step,
+            "objective": self.objective.state_dict(),
+            "average": self.average,
+            "optimiser": self.optimiser.state_dict(),
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        _check_same(saved["config"], to_dict(self.config))
+        self.step = saved["step"]
+        self.objective.load_state_dict(saved["objective"])
+        self.optimiser.load_state_dict(saved["optimiser"])
+        if self.average is not None:
+            for name, value in self.average.items():
+                value.copy_(saved["average"][name])
+
+
+def _check_same(saved: dict[str, Any], config: dict[str, Any]) -> None:
+    """All that decides what is trained: not how often a run measures and writes, nor where its data lies."""
+    free = {"checkpoint_every", "log_every", "spectrum_every", "validation", "compile", "cuda_graphs", "name"}
+    for key in saved.keys() | config.keys():
+        if key not in free and _comparable(saved.get(key)) != _comparable(config.get(key)):
+            raise ValueError(
+                f"cannot resume: the checkpoint was made with {key} = {saved.get(key)!r}, the configuration says "
+                f"{config.get(key)!r}"
+            )
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _comparable(item) for key, item in value.items() if key not in ("path", "colmap")}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _advance(state: _State, feed: Feed, log: RunLog) -> None:
+    """One step of gradient descent."""
+    config = state.config
+    timed = (state.step + 1) % config.log_every == 0
+    start = _now(state.device, timed)
+    batch, data_seconds = feed.batch(state.step)
+    made = _now(state.device, timed)
+    state.module.train()
+    _set_learning_rates(state.optimiser, config, state.step)
+    with autocast(config, state.device):
+        terms: Terms = state.module(batch, state.step / config.steps)
+    loss = _total(terms)
+    state.optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    state.loss, state.gradient = loss.detach(), _clip(state.objective, config.optimiser.clip)
+    state.optimiser.step()
+    state.step += 1
+    state.update_average()
+    if timed:
+        done = _now(state.device, True)
+        values = {"loss": _check_finite(state), **_means(terms), "gradient": float(state.gradient)}
+        values["learning_rate"] = float(state.optimiser.param_groups[0]["lr"])
+        log.step(
+            state.step,
+            config.steps,
+            values,
+            data_ms=1e3 * data_seconds,
+            wait_ms=1e3 * (made - start),
+            network_ms=1e3 * (done - made),
+        )
+
+
+def _capture(objective: Objective, config: TrainConfig, device: torch.device) -> None:
+    """Record the trunk's forward and backward pass as CUDA graphs: a thousand launches become two.
+
+    The network is the bottleneck only once the CPU need not launch its kernels one by one. Other devices, and several
+    processes, have no such graphs and train without.
+    """
+    network = getattr(objective, "network", None)
+    if not isinstance(network, Compact):
+        raise ValueError("cuda_graphs is for the compact network; set it to false")
+    if device.type != "cuda" or processes.world() > 1:
+        return
+    side = config.data.views.size + -config.data.views.size % network.config.stride
+    images = torch.zeros(2 * config.batch, 3, side, side, device=device)
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=config.precision == "bfloat16", cache_enabled=False):
+        torch.cuda.make_graphed_callables(network.trunk, (images.contiguous(memory_format=torch.channels_last),))
+
+
+def _total(terms: Terms) -> Tensor:
+    """The loss: every term's sum over the mean count of the processes, since DDP averages their gradients."""
+    counts = torch.stack([term.count.detach().float() for term in terms.values()])
+    if processes.world() > 1:
+        dist.all_reduce(counts)
+        counts = counts / processes.world()
+    parts = [
+        term.weight * term.total / count.clamp(min=1.0 / processes.world())
+        for term, count in zip(terms.values(), counts, strict=True)
+    ]
+    return torch.stack(parts).sum()
+
+
+def _means(terms: Terms) -> dict[str, float]:
+    """Every term, without its weight, over all processes."""
+    sums = torch.stack(
+        [torch.stack([term.total.detach().float(), term.count.detach().float()]) for term in terms.values()]
+    )
+    if processes.world() > 1:
+        dist.all_reduce(sums)
+    return {name: float(total / count.clamp(min=1)) for name, (total, count) in zip(terms, sums, strict=True)}
+
+
+def _check_finite(state: _State) -> float:
+    """The loss of the last step over all processes."""
+    loss = state.loss.clone()
+    if processes.world() > 1:
+        dist.all_reduce(loss)
+        loss /= processes.world()
+    if not (math.isfinite(loss) and math.isfinite(state.gradient)):
+        raise FloatingPointError(
+            f"at step {state.step} the loss is {float(loss):g} and its gradient of length {float(state.gradient):g}; "
+            "the last checkpoint is from before; a lower learning rate or clipping may help"
+        )
+    return float(loss)
+
+
+def _clip(objective: Objective, most: float) -> Tensor:
+    """The length of the gradient of the networks, clipped if asked; the steerer's is not, as in the original.
+
+    Of a run that trains the steerer alone it is the length of the steerer's.
+    """
+    networks = objective.networks()
+    parameters = [p for name, network in networks.items() if name != "steerer" for p in network.parameters()]
+    measured = parameters or list(networks["steerer"].parameters())
+    norm = nn.utils.get_total_norm([p.grad for p in measured if p.grad is not None])
+    if most > 0:
+        nn.utils.clip_grads_with_norm_(parameters, most, norm)
+    return norm
+
+
+def _optimiser(objective: Objective, config: OptimiserConfig, device: torch.device) -> torch.optim.Optimizer:
+    groups: dict[float, list[nn.Parameter]] = {}
+    for prefix, network in objective.networks().items():
+        for name, parameter in network.named_parameters():
+            if parameter.requires_grad:
+                groups.setdefault(config.rate_of(f"{prefix}.{name}"), []).append(parameter)
+    if not groups:
+        raise ValueError("nothing is trained: every parameter is frozen")
+    options = [{"params": parameters, "lr": rate, "base": rate} for rate, parameters in groups.items()]
+    return torch.optim.AdamW(options, weight_decay=config.weight_decay, fused=device.type == "cuda")
+
+
+def _set_learning_rates(optimiser: torch.optim.Optimizer, config: TrainConfig, step: int) -> None:
+    """Warm-up, then a cosine to zero."""
+    warm = config.optimiser.warm_up
+    factor = (step + 1) / warm if step < warm else (
+        1 + math.cos(math.pi * (step - warm) / max(1, config.steps - warm))
+    ) / 2  # fmt: skip
+    for group in optimiser.param_groups:
+        group["lr"] = group["base"] * factor
+
+
+def _floats(module: nn.Module) -> dict[str, Tensor]:
+    """The floating-point tensors of a module, to be averaged: parameters and running statistics."""
+    return {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
+
+
+# Around it ------------------------------------------------------------------------------------------------------------
+
+
+def _validate(state: _State, source: PairSource) -> dict[str, float]:
+    """With the averaged weights."""
+    with state.averaged():
+        return validate(state.config, state.objective, source, state.device)
+
+
+def _record_spectrum(state: _State, log: RunLog) -> None:
+    steerer = state.objective.steerer
+    if steerer is not None and steerer.learnable and processes.rank() == 0:
+        log.spectrum(state.step, steerer.eigenvalues())
+
+
+def _save(state: _State, log: RunLog, folder: Path) -> None:
+    _check_finite(state)
+    if processes.rank() == 0:
+        log.flush()
+        checkpoint.write(folder / CHECKPOINT, state.snapshot())
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, so that the step is finished and a checkpoint written.
+
+    Who asks again is not kept waiting: that raises KeyboardInterrupt. (Of one Ctrl-C, torchrun may make two signals.)
+    """
+    stop, first = threading.Event(), math.inf
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def asked(*_: object) -> None:
+        nonlocal first
+        if time.monotonic() > first + _PATIENCE:
+            raise KeyboardInterrupt
+        first = min(first, time.monotonic())
+        stop.set()
+
+    kept = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def _now(device: torch.device, exact: bool) -> float:
+    if exact and device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

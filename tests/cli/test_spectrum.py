@@ -1,0 +1,213 @@
+"""``steerers spectrum`` as users call it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import PIL.Image
+import pytest
+import torch
+
+from steerers.cli import main
+from steerers.steerer import Steerer
+from steerers.training.config import SteererConfig
+from steerers.training.export import MODEL
+from training.runs import fake_run, make_photographs, make_run, small_config
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+PERM = Steerer.perm(8).eigenvalues().to(torch.complex64)
+VALUES = torch.stack([factor * PERM for factor in torch.linspace(1, 1.3, 5).tolist()])  # (5, 8)
+
+
+def spectrum(*arguments: object) -> int:
+    return main(["spectrum", *map(str, arguments)])
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of an error."""
+    output = capsys.readouterr()
+    assert output.err.count("\n") == 1, output.err
+    return output.err
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_photographs(tmp_path_factory.mktemp("data") / "photographs")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, photographs: Path) -> dict[str, tuple[Path, dict[str, float]]]:
+    root = tmp_path_factory.mktemp("runs")
+    return {
+        group: (root / group, make_run(root / group, photographs, small_config(group, steps=2)))
+        for group in ("C4", "SO2")
+    }
+
+
+def table(text: str) -> list[list[str]]:
+    """The cells of the lines that begin with a number of dimensions."""
+    return [line.split() for line in text.splitlines() if line.split()[0].isdigit()]
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = fake_run(tmp_path / "perm", VALUES, [0, 100, 200, 300, 400])
+    assert spectrum(run) == 0
+    text = capsys.readouterr().out
+    assert "perm: C4 from random, 8 eigenvalues at 5 steps" in text
+    for when, factor in (("step 0", "1.000"), ("step 400", "1.300")):
+        line = next(line for line in text.splitlines() if line.strip().startswith(f"{when}:"))
+        assert "nearest 2x0 + 2x1 + 2x2 (residual of the eigenvalues 0.000)" in line
+        assert "8 of 8 within 0.1" in line
+        assert f"common factor {factor}" in line
+    assert "has not ended yet" in text
+    assert table(text)[0] == ["8", "1.300", "1.0000"]
+    for dim, smallest, share in table(text)[1:]:
+        assert (smallest, share) == ("1.300", f"{int(dim) / 8:.4f}")
+    with PIL.Image.open(run / "spectrum.png") as picture, PIL.Image.open(run / "spectrum.gif") as animation:
+        assert picture.width > 2 * picture.height * 0.9
+        assert animation.n_frames == 5
+    assert {path.name for path in run.iterdir()} == {"config.json", "spectrum.npz", "spectrum.png", "spectrum.gif"}
+
+
+@pytest.mark.parametrize("group", ["C4", "SO2"])
+def test_accuracy_before_and_after(
+    trained: dict[str, tuple[Path, dict[str, float]]],
+    photographs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    group: str,
+) -> None:
+    folder, at_end = trained[group]
+    outputs = ["--out", tmp_path / "a.png", "--gif", tmp_path / "a.gif"]
+    assert spectrum(folder, "--data", photographs, "--dims", "4", "--cache", tmp_path / "cache", *outputs) == 0
+    text = capsys.readouterr().out
+    assert "steerer of step 2, averaged: nearest" in text
+    assert ("real parts" if group == "SO2" else "magnitudes") in text
+    before, after = table(text)
+    assert before[0] == "8"
+    assert int(after[0]) in (3, 4)
+    assert float(before[3]) == pytest.approx(at_end["accuracy"], abs=6e-4)
+    assert [float(cell) for cell in before[4:-1]] == pytest.approx(
+        [at_end["accuracy@0"], at_end["accuracy@90"]], abs=6e-4
+    )
+    assert before[-1] == "-"
+    assert len(after) == len(before)
+    assert "within 0.01 of the accuracy:" in text
+    assert not (folder / "spectrum.png").exists()
+
+
+def test_several_runs_are_one_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [
+        fake_run(tmp_path / name, VALUES, group=group)
+        for name, group in (("one", "C4"), ("two", "SO2"), ("three", "C8"))
+    ]
+    assert spectrum(*runs, "--out", tmp_path / "figure.png") == 0
+    output = capsys.readouterr().out
+    assert [name for name in ("one", "two", "three") if f"{name}: " in output] == ["one", "two", "three"]
+    assert not list(tmp_path.rglob("*.gif"))
+    with PIL.Image.open(tmp_path / "figure.png") as picture:
+        assert picture.width / 3 == pytest.approx((picture.height - 30) / 2)
+    assert spectrum(*runs, "--out", tmp_path / "figure.png", "--gif", tmp_path / "figure.gif") == 0
+    with PIL.Image.open(tmp_path / "figure.gif") as animation:
+        assert animation.n_frames == 5
+        assert animation.width == 3 * (animation.height - 30)
+
+
+def test_a_steerer_that_cannot_be_diagonalised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is drawn all the same; what needs eigenvectors says why it is missing."""
+    sheared = Steerer.from_matrix(torch.tensor([[1.0, 1.0], [0.0, 1.0]]), "C4")
+    sheared.save(tmp_path / "sheared.safetensors")
+    assert spectrum(tmp_path / "sheared.safetensors") == 0
+    assert "no representation is near: the steerer's matrix cannot be diagonalised" in capsys.readouterr().out
+    assert (tmp_path / "sheared.png").exists()
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steerer", [Steerer.perm(8), Steerer.spread(16, learnable=True)], ids=["C4", "SO2"])
+def test_the_file_of_a_steerer(tmp_path: Path, capsys: pytest.CaptureFixture[str], steerer: Steerer) -> None:
+    path = tmp_path / "mine.safetensors"
+    steerer.save(path)
+    assert spectrum(path) == 0
+    text = capsys.readouterr().out
+    assert f"{steerer.group}, {steerer.dim} eigenvalues" in text
+    assert f"{steerer.dim} of {steerer.dim} within 0.1" in text
+    assert "residual of the matrix 0.000" in text
+    with PIL.Image.open(tmp_path / "mine.png") as picture:
+        assert picture.format == "PNG"
+    assert spectrum(path, "--out", tmp_path / "other.jpg", "--dims", f"{steerer.dim},2") == 0
+    assert table(capsys.readouterr().out)[0][0] == str(steerer.dim)
+    assert (tmp_path / "other.jpg").exists()
+
+
+def test_the_steerer_of_a_run_by_its_file(
+    trained: dict[str, tuple[Path, dict[str, float]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spectrum(trained["SO2"][0] / MODEL, "--out", tmp_path / "file.png") == 0
+    assert "SO2, 8 eigenvalues" in capsys.readouterr().out
+
+
+# What cannot be shown -------------------------------------------------------------------------------------------------
+
+
+def test_bad_input_is_one_line(tmp_path: Path, photographs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, other = fake_run(tmp_path / "run", VALUES), fake_run(tmp_path / "other", VALUES)
+    fixed = fake_run(tmp_path / "fixed", VALUES, steerer=SteererConfig("C4", "perm", False))
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(b"nothing")
+    good = tmp_path / "good.safetensors"
+    Steerer.perm(8).save(good)
+    (tmp_path / "notes.txt").write_text("not a steerer")
+    for arguments, message in (
+        ((tmp_path / "nowhere",), "nowhere: there is no such run"),
+        ((tmp_path,), "no config.json: it is not the folder of a run"),
+        ((photographs,), "it is not the folder of a run"),
+        ((fixed,), "the steerer of this run is fixed"),
+        ((tmp_path / "nowhere.safetensors",), "nowhere.safetensors"),
+        ((damaged,), "damaged.safetensors"),
+        ((tmp_path / "notes.txt",), "notes.txt"),
+        ((run, other), "--out"),
+        ((run, good, "--out", tmp_path / "x.png"), "good.safetensors: the file of a steerer is drawn by itself"),
+        ((good, "--data", photographs), "--data is for the folder of a run"),
+        ((good, "--gif", tmp_path / "x.gif"), "--gif is for the folder of a run"),
+        ((run, "--data", photographs), "no model.safetensors"),
+        ((run, "--gif", tmp_path / "x.png"), "an animation ends in .gif"),
+        ((run, "--out", tmp_path / "x.gif", "--gif", tmp_path / "x.gif"), "another output"),
+        ((run, "--out", tmp_path / "x.txt"), "no picture"),
+        ((run, "--out", tmp_path / "missing" / "x.png"), "there is no folder"),
+        ((run, "--dims", "9"), "dimensions must be 1 to 8"),
+    ):
+        assert spectrum(*arguments) == 2, arguments
+        assert message in told(capsys)
+    for path in (run, other):
+        assert not (path / "spectrum.png").exists()
+
+
+@pytest.mark.parametrize("arguments", [(), ("run", "--dims", "8,"), ("run", "--dims", "0"), ("run", "--pairs", "none")])
+def test_bad_options_are_one_line(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        spectrum(*arguments)
+    assert ended.value.code == 2
+    assert "see steerers spectrum --help" in told(capsys)
+
+
+def test_data_that_is_not_there(
+    trained: dict[str, tuple[Path, dict[str, float]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(trained["C4"][0], tmp_path / "run")
+    assert spectrum(run, "--data", tmp_path / "nowhere") == 2
+    assert "nowhere" in told(capsys)
+    assert spectrum(run, "--data", tmp_path / "nowhere", "--device", "teapot") == 2
+    assert "teapot" in told(capsys)
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        spectrum("--help")
+    assert ended.value.code == 0
+    assert "steerers spectrum runs/c4-perm" in capsys.readouterr().out

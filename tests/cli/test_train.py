@@ -1,0 +1,341 @@
+"""``steerers train`` as users call it, with a small network on photographs that the tests make."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import PIL.Image
+import pytest
+import torch
+import torch.distributed as dist
+
+from datasets.scenes import cameras_around, street, write_megadepth
+from steerers.cli import INTERRUPTED, Parser, train
+from steerers.images import to_uint8
+from steerers.models.weights import load
+from steerers.training import loop
+from steerers.training.checkpoint import read
+from steerers.training.log import RunLog, read_log
+from terrain import make_terrain
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+TINY = """
+setting = "joint"
+steps = 4
+batch = 2
+checkpoint_every = 2
+log_every = 1
+[data.views]
+size = 48
+[model.compact]
+dim = 32
+hidden = 32
+[matching]
+num_keypoints = 32
+radius = 3.0
+[keypoints]
+most = 16
+num_keypoints = 16
+[validation]
+every = 2
+pairs = 2
+rotations = [0, 90]
+"""
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photographs")
+    for seed in range(3):
+        PIL.Image.fromarray(to_uint8(make_terrain(72, seed))).save(folder / f"{seed}.png")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, without weights, GPU or torchrun."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STEERERS_HOME", str(tmp_path / "home"))
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def config(workplace: Path) -> Path:
+    path = workplace / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+def run(*words: object) -> int:
+    """The command, as the whole command line would run it; bad input raises."""
+    parser = Parser(prog="steerers")
+    train.add_to(parser.add_subparsers(parser_class=Parser))
+    arguments: argparse.Namespace = parser.parse_args(["train", *map(str, words)])
+    return int(arguments.run(arguments))
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load(folder / loop.MODEL)[0]
+
+
+# Training -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_from_photographs(config: Path, photographs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert run(config, "--data", photographs, "--device", "cpu") == 0
+    folder = Path("runs/tiny")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("finished at step 4 of 4; held out: nll ")
+    assert "accuracy" in lines[0]
+    assert "90°: " in lines[0]
+    assert lines[0].endswith(f"written to {folder}")
+    assert lines[1:] == ["drew losses.png, accuracy.png, repeatability.png"]
+    for name in ("losses.png", "accuracy.png", "repeatability.png"):
+        assert PIL.Image.open(folder / name).size[0] > 500
+    assert [entry["step"] for entry in read_log(folder) if "loss" in entry] == [1, 2, 3, 4]
+    assert json.loads((folder / "config.json").read_text())["name"] == "tiny"
+    assert read(folder / loop.CHECKPOINT)["step"] == 4
+    assert any(name.startswith("network.") for name in weights_of(folder))
+
+
+def test_changes_reach_the_run(config: Path, photographs: Path) -> None:
+    changes = ["steps=1", "steerer.kind=freq1", "data.rotations=C4", "validation.every=0"]
+    assert run(config, "--out", "a/run", "--data", photographs, "--device", "cpu", "--set", *changes) == 0
+    saved = read(Path("a/run") / loop.CHECKPOINT)["config"]
+    assert (saved["steps"], saved["steerer"]["kind"], saved["data"]["rotations"]) == (1, "freq1", "C4")
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(
+    config: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [config, "--data", photographs, "--device", "cpu", "--cache", "cache"]
+    assert run(*options, "--out", "whole") == 0
+    capsys.readouterr()
+    with monkeypatch.context() as patched:
+        patched.setattr(RunLog, "step", interrupting(RunLog.step, at=2))
+        assert run(*options, "--out", "broken") == INTERRUPTED
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("interrupted at step 2 of 4")
+    assert lines[-1] == (
+        f"go on with: steerers train {config} --data {photographs} --out broken --device cpu --cache cache --resume"
+    )
+    assert run(*options, "--out", "broken", "--resume") == 0
+    whole, broken = weights_of(Path("whole")), weights_of(Path("broken"))
+    assert whole.keys() == broken.keys()
+    assert all(torch.equal(whole[name], broken[name]) for name in whole)
+    losses = [[entry["loss"] for entry in read_log(Path(name)) if "loss" in entry] for name in ("whole", "broken")]
+    assert losses[0] == losses[1]
+
+
+def interrupting(step: Callable[..., None], at: int) -> Callable[..., None]:
+    """Ctrl-C in the middle of a step."""
+
+    def logged(log: RunLog, number: int, *arguments: Any, **options: Any) -> None:
+        step(log, number, *arguments, **options)
+        if number == at:
+            signal.raise_signal(signal.SIGINT)
+
+    return logged
+
+
+def test_the_time_is_kept(config: Path, photographs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(config, "--data", photographs, "--device", "cpu", "--out", "run", "--max-minutes", "1e-6") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("out of time at step 1 of 4")
+    assert lines[-1].endswith("--resume")
+    assert read(Path("run") / loop.CHECKPOINT)["step"] == 1
+
+
+def test_without_matplotlib_one_line_names_the_extra(
+    config: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert run(config, "--data", photographs, "--device", "cpu", "--out", "run", "--set", "steps=1") == 0
+    assert 'no plots: plots need matplotlib: pip install "steerers[plots]"' in capsys.readouterr().out
+    assert not list(Path("run").glob("*.png"))
+
+
+def test_torchrun_joins_its_processes_and_leaves_them(
+    config: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_PORT", "0")
+    joined: list[tuple[str, int]] = []
+
+    def seen(*arguments: Any, **options: Any) -> loop.Ended:
+        joined.append((dist.get_backend(), dist.get_world_size()))
+        return trained(*arguments, **options)
+
+    trained = loop.train
+    monkeypatch.setattr(loop, "train", seen)
+    assert run(config, "--data", photographs, "--device", "cpu", "--out", "run", "--set", "steps=1") == 0
+    assert joined == [("gloo", 1)]
+    assert not dist.is_initialized()
+    with pytest.raises(ValueError, match=r"no data: there is no gone"):
+        run(config, "--data", "gone", "--device", "cpu", "--out", "other")
+    assert not dist.is_initialized()
+    with pytest.raises(ValueError, match="--device is cpu or cuda, got 'cuda:1'"):
+        run(config, "--data", photographs, "--device", "cuda:1", "--out", "other")
+
+
+# Refusing -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_not_written_over(config: Path, photographs: Path) -> None:
+    folder = Path("run")
+    folder.mkdir()
+    (folder / loop.CHECKPOINT).write_bytes(b"of an earlier run")
+    with pytest.raises(ValueError, match="run has a checkpoint already: go on from it with --resume"):
+        run(config, "--data", photographs, "--out", folder)
+    with pytest.raises(ValueError, match="not a checkpoint"):
+        run(config, "--data", photographs, "--out", folder, "--resume", "--device", "cpu")
+    assert (folder / loop.CHECKPOINT).read_bytes() == b"of an earlier run"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["absent.toml"], r"absent\.toml: the configuration cannot be read"),
+        (["tiny.toml", "--device", "cpu"], "no data: set data.path, or give --data"),
+        (["tiny.toml", "--data", "gone", "--device", "cpu"], "no data: there is no gone"),
+        (["tiny.toml", "--resume"], "cannot resume: runs/tiny has no checkpoint"),
+        (["tiny.toml", "--out", "tiny.toml/run"], "cannot write a run to tiny.toml/run: .*tiny.toml is a file"),
+        (["tiny.toml", "--set", "stps=3"], "unknown key 'stps'"),
+        (["tiny.toml", "--set", "steps"], "must look like name=value, got 'steps'"),
+        (["tiny.toml", "--data", ".", "--device", "npu"], "unknown device 'npu'"),
+    ],
+)
+def test_bad_input_is_named(config: Path, words: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(*words)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "soon", "nan", "inf"])
+def test_minutes_are_positive(config: Path, minutes: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(config, f"--max-minutes={minutes}")
+    assert ended.value.code == 2
+    assert f"'{minutes}' is not a positive number of minutes" in capsys.readouterr().err
+
+
+def test_tensorboard_is_asked_for_before_any_work(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"steerers\[tensorboard\]"):
+        run(config, "--tensorboard", "--data", "gone")
+
+
+def test_a_loss_that_is_not_finite_is_bad_input(
+    config: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverge(*arguments: Any, **options: Any) -> loop.Ended:
+        raise FloatingPointError("at step 3 the loss is nan")
+
+    monkeypatch.setattr(loop, "train", diverge)
+    with pytest.raises(ValueError, match="at step 3 the loss is nan"):
+        run(config, "--data", photographs, "--device", "cpu")
+
+
+# Looking --------------------------------------------------------------------------------------------------------------
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """The lines of a dry run by their titles, those without one joined to the line before."""
+    lines: dict[str, str] = {}
+    title = ""
+    for line in capsys.readouterr().out.splitlines():
+        title = line[:15].strip() or title
+        lines[title] = f"{lines[title]}; {line[15:]}" if title in lines else line[15:]
+    return lines
+
+
+def test_a_dry_run_says_what_would_run_and_does_nothing(
+    config: Path, photographs: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(config, "--data", photographs, "--dry-run", "--set", "optimiser.warm_up=1") == 0
+    lines = shown(capsys)
+    assert lines["run"] == "tiny: keypoints and descriptions of one network"
+    assert lines["steerer"] == "SO2, 32 x 32, fixed: spread, 8x0 + 2x1 + 2x2 + 2x3 + 2x4 + 2x5 + 2x6"
+    assert lines["data"].startswith("folder, rotations SO2, views of 48 x 48 pixels")
+    assert f"{photographs}: 3 photographs, a pair each; of them 1 held out" in lines["data"]
+    assert lines["schedule"] == "4 steps of 2 pairs; warm-up over 1, then a cosine to 0"
+    assert lines["folder"] == "runs/tiny (new)"
+    assert [path.name for path in workplace.iterdir()] == ["tiny.toml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "b-so2-spread-b",
+            {
+                "run": "b-so2-spread-b: setting B, descriptor and steerer together",
+                "network": "dedode-b, 13,518,817 parameters, trained; from vgg",
+                "keypoints": "5,000 of dedode-l-so2, frozen",
+                "steerer": "SO2, 256 x 256, trained from spread, 40x0 + 18x1 + 18x2 + 18x3 + 18x4 + 18x5 + 18x6",
+                "data": "megadepth, rotations SO2, views of 512 x 512 pixels; "
+                "none given: set data.path, or give --data",
+                "optimiser": "AdamW, weight decay 1e-05, gradient clipped to 0.01",
+                "learning rate": "1e-05 of descriptor.encoder (10,592,064 parameters); 0.0002 of descriptor.decoder "
+                "(2,926,753 parameters); 0.0002 of steerer (65,536 parameters)",
+                "schedule": "100,000 steps of 8 pairs; a cosine to 0",
+                "precision": "bfloat16",
+                "weights": "vgg19_bn-c79401a0.pth (to be downloaded); dedode_detector_SO2.pth (to be downloaded)",
+            },
+        ),
+        (
+            "a-c4-g",
+            {
+                "network": "dedode-g, 18,811,361 parameters, frozen; from dedode_descriptor_G.pth",
+                "steerer": "C4, 256 x 256, trained from random",
+                "learning rate": "0.001 of steerer (65,536 parameters)",
+            },
+        ),
+        ("dagger-b", {"steerer": "none", "network": "dedode-b, 13,518,817 parameters, trained; from vgg"}),
+        (
+            "prototype-so2-freq1-b",
+            {
+                "prototype": "trained, for prototype-procrustes",
+                "steerer": "SO2, 256 x 256, fixed: freq1, 128x1",
+                "weights": "dedode_detector_SO2.pth (to be downloaded); runs/c-so2-freq1-b/model.safetensors (missing)",
+            },
+        ),
+        ("detector-c4", {"network": "dedode-detector-l, 14,559,749 parameters, trained; from vgg"}),
+    ],
+)
+def test_a_dry_run_of_the_paper_s(name: str, expected: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(CONFIGS / f"{name}.toml", "--dry-run") == 0
+    lines = shown(capsys)
+    assert {title: lines[title] for title in expected} == expected
+
+
+def test_a_dry_run_does_not_touch_data_that_is_not_there(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mixed = ["data.colmap=['street']", "data.colmap_share=0.25"]
+    assert run(config, "--dry-run", "--data", "gone", "also.tar", "--set", *mixed) == 0
+    data = shown(capsys)["data"]
+    assert "gone is not there; also.tar is not there; for 25% of the steps street (not there)" in data
+
+
+def test_a_dry_run_counts_the_pairs_of_megadepth(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("0001", "0015"):
+        write_megadepth(workplace / "MegaDepth", name, street(), cameras_around(3, size=(48, 36), focal=40, spread=0.2))
+    assert run(CONFIGS / "c-c4-perm-b.toml", "--dry-run", "--data", "MegaDepth") == 0
+    assert "MegaDepth: 3 pairs, 3 held out" in shown(capsys)["data"]
+
+
+def test_a_dry_run_refuses_what_a_run_would(config: Path) -> None:
+    with pytest.raises(ValueError, match="does not have all the turns"):
+        run(config, "--dry-run", "--set", "steerer.group=C4", "steerer.kind=perm")

@@ -1,0 +1,395 @@
+"""The loop: resumed runs, stopped runs, and several processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch import Tensor, nn
+
+from steerers.datasets.pairs import PairBatch, PairSource
+from steerers.models import weights
+from steerers.training import checkpoint, loop
+from steerers.training.config import DataConfig, OptimiserConfig, TrainConfig, ValidationConfig
+from steerers.training.export import MODEL
+from steerers.training.joint import JointObjective
+from steerers.training.keypoints import KeypointOptions
+from steerers.training.log import read_log, read_spectrum
+from steerers.training.loop import CHECKPOINT, Ended, train
+from steerers.training.sources import Sources
+from steerers.training.terms import Measures, Objective, Term, Terms
+from training.tiny import OPTIONS, Numbers, compact, config_of, descriptor_objective, photographs, small_steerer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = torch.device("cpu")
+MOMENT = 1e-9  # minutes: the time is over after one step
+TIMES = {"data_ms", "wait_ms", "network_ms", "seconds"}
+
+
+class Passing:
+    """Another source, with something done before each batch is made."""
+
+    def __init__(self, source: PairSource, before: Callable[[int], None]) -> None:
+        self.source, self.before, self.made, self.weights = source, before, 0, source.weights
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def read(self, index: int) -> Any:
+        return self.source.read(index)
+
+    def make(self, *arguments: Any) -> PairBatch:
+        self.made += 1
+        self.before(self.made)
+        return self.source.make(*arguments)
+
+
+def joint_objective() -> JointObjective:
+    return JointObjective(compact(), small_steerer(), OPTIONS, KeypointOptions(area=40.0))
+
+
+OBJECTIVES: dict[str, Callable[[], Objective]] = {
+    "A": lambda: descriptor_objective("A"),
+    "B": lambda: descriptor_objective("B"),
+    "joint": joint_objective,
+}
+
+
+def run(
+    config: TrainConfig,
+    folder: Path,
+    source: PairSource | None = None,
+    objective: Objective | None = None,
+    **options: Any,
+) -> Ended:
+    objective = objective or OBJECTIVES[config.setting]()
+    sources = Sources([(source or photographs(), 1.0)], photographs(2, size=56))
+    return train(config, objective, sources, folder, device=CPU, **options)
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    """The log without what depends on the machine."""
+    return [{key: entry[key] for key in entry if key not in TIMES} for entry in read_log(folder)]
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    """Equal to the bit."""
+    if isinstance(expected, Tensor):
+        assert torch.equal(actual, expected)
+    elif isinstance(expected, Mapping):
+        assert set(actual) == set(expected)
+        for key in expected:
+            assert_same(actual[key], expected[key])
+    elif isinstance(expected, (list, tuple)):
+        assert len(actual) == len(expected)
+        for one, other in zip(actual, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert actual == expected
+
+
+def assert_same_run(folder: Path, expected: Path) -> None:
+    saved = checkpoint.read(folder / CHECKPOINT)
+    assert set(saved) == {"config", "step", "objective", "average", "optimiser"}
+    assert_same(saved, checkpoint.read(expected / CHECKPOINT))
+    assert entries(folder) == entries(expected)
+    assert_same(read_spectrum(folder), read_spectrum(expected))
+    assert_same(weights.load(folder / MODEL), weights.load(expected / MODEL))
+
+
+# Stopping and resuming ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["A", "B", "joint"])
+def test_a_run_that_is_resumed_after_every_step_equals_the_uninterrupted_one(tmp_path: Path, setting: str) -> None:
+    config = config_of(setting=setting, steps=4)
+    ended = run(config, tmp_path / "whole")
+    assert (ended.step, ended.reason) == (4, "finished")
+    for step in range(1, 5):
+        part = run(config, tmp_path / "parts", resume=step > 1, max_minutes=MOMENT)
+        assert (part.step, part.reason) == (step, "time")
+    assert run(config, tmp_path / "parts", resume=True) == ended
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+    losses = [entry["loss"] for entry in entries(tmp_path / "whole") if "loss" in entry]
+    assert len(losses) == 4
+    assert all(math.isfinite(loss) for loss in losses)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
+    config = config_of(setting="A")
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    source = Passing(photographs(), lambda made: os.kill(os.getpid(), number) if made == 3 else None)
+    ended = run(config, tmp_path / "parts", source)
+    assert ended.reason == "interrupted"
+    assert 1 <= ended.step < config.steps
+    assert checkpoint.read(tmp_path / "parts" / CHECKPOINT)["step"] == ended.step
+    assert entries(tmp_path / "parts")[-1]["ended"] == "interrupted"
+    assert {n: signal.getsignal(n) for n in handlers} == handlers
+    run(config, tmp_path / "whole")
+    run(config, tmp_path / "parts", resume=True)
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_who_asks_again_is_not_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    with loop._stopping() as stop:
+        for _ in range(2):  # of one Ctrl-C
+            signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        monkeypatch.setattr(loop, "_PATIENCE", -1.0)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_crash_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    def fail(made: int) -> None:
+        if made == 5:
+            raise OSError("the disk is gone")
+
+    config = config_of(setting="A", checkpoint_every=2)
+    with pytest.raises(OSError, match="the disk is gone"):
+        run(config, tmp_path / "parts", Passing(photographs(), fail))
+    assert checkpoint.read(tmp_path / "parts" / CHECKPOINT)["step"] == 4
+    run(config, tmp_path / "whole")
+    run(config, tmp_path / "parts", resume=True)
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_checkpoints_that_cannot_be_resumed_are_refused(tmp_path: Path) -> None:
+    config = config_of(setting="A", steps=1)
+    with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint\.pt: cannot be read"):
+        run(config, tmp_path, resume=True)
+    run(config, tmp_path)
+    with pytest.raises(ValueError, match="holds a run already"):
+        run(config, tmp_path)
+    for changes, message in (
+        ({"steps": 2}, "steps = 1, the configuration says 2"),
+        ({"seed": 1}, "seed = 0"),
+        ({"data": DataConfig(rotations="C4", views=config.data.views)}, "'rotations': 'SO2'"),
+    ):
+        with pytest.raises(ValueError, match=f"cannot resume: the checkpoint was made with .*{message}"):
+            run(config_of(setting="A", **{"steps": 1, **changes}), tmp_path, resume=True)
+    whole = (tmp_path / CHECKPOINT).read_bytes()
+    (tmp_path / CHECKPOINT).write_bytes(whole[:-100])
+    with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint\.pt: a damaged checkpoint"):
+        run(config, tmp_path, resume=True)
+
+
+def test_what_does_not_train_may_change(tmp_path: Path) -> None:
+    config = config_of(setting="A", steps=2)
+    run(config, tmp_path, max_minutes=MOMENT)
+    moved = dataclasses.replace(config.data, path=("elsewhere",))
+    changed = config_of(
+        setting="A", steps=2, name="other", log_every=5, data=moved, validation=ValidationConfig(every=0, pairs=1)
+    )
+    assert run(changed, tmp_path, resume=True).step == 2
+
+
+# A run whose loss is known --------------------------------------------------------------------------------------------
+
+
+class Parabola(Objective):
+    """One number that is pulled to the mean of the numbers of the pairs that are drawn."""
+
+    def __init__(self, start: float = 4.0) -> None:
+        super().__init__()
+        self.steerer = None
+        self.network = nn.ParameterDict({"first": nn.Parameter(torch.tensor(start)), "other": torch.zeros(())})
+        self.seen: list[tuple[bool, float]] = []  # of every validation
+
+    def networks(self) -> Mapping[str, nn.Module]:
+        return {"network": self.network}
+
+    def forward(self, batch: PairBatch, progress: float) -> Terms:
+        total = (self.network["first"] - batch.turns0 * 0).square().sum()
+        return {"square": Term(total, torch.tensor(len(batch)), 0.5)}
+
+    def measure(self, batch: PairBatch) -> Measures:
+        self.seen.append((self.training, float(self.network["first"])))
+        return {"value": (float(self.network["first"]) * len(batch), len(batch))}
+
+
+def numbers(config: TrainConfig, folder: Path, objective: Parabola | None = None, **options: Any) -> Parabola:
+    objective = objective or Parabola()
+    train(config, objective, Sources([(Numbers(7), 1.0)], Numbers(3)), folder, device=CPU, **options)
+    return objective
+
+
+def test_the_learning_rate_warms_up_and_falls_as_a_cosine(tmp_path: Path) -> None:
+    optimiser = OptimiserConfig(learning_rate=0.5, warm_up=4)
+    numbers(config_of(steps=12, optimiser=optimiser), tmp_path)
+    rates = [entry["learning_rate"] for entry in entries(tmp_path) if "loss" in entry]
+    expected = [0.5 * k / 4 for k in (1, 2, 3, 4)]
+    expected += [0.25 * (1 + math.cos(math.pi * k / 8)) for k in range(8)]
+    assert rates == pytest.approx(expected)
+
+
+def test_learning_rates_go_by_the_longest_beginning_of_a_name() -> None:
+    rates = {"descriptor": 0.1, "descriptor.trunk": 0.2, "steerer": 0.3}
+    objective = descriptor_objective("B")
+    optimiser = loop._optimiser(objective, OptimiserConfig(learning_rate=9.0, learning_rates=rates), CPU)
+    found = {id(p): group["lr"] for group in optimiser.param_groups for p in group["params"]}
+    for name, parameter in objective.named_parameters():
+        expected = 0.3 if "steerer" in name else 0.2 if ".trunk." in name else 0.1
+        assert found.pop(id(parameter)) == expected
+    assert not found
+    with pytest.raises(ValueError, match="nothing is trained"):
+        loop._optimiser(Parabola().requires_grad_(False), OptimiserConfig(), CPU)
+
+
+def lengths(objective: Objective) -> dict[str, float]:
+    return {
+        name: float(torch.cat([p.grad.flatten() for p in network.parameters()]).norm())
+        for name, network in objective.networks().items()
+    }
+
+
+@pytest.mark.parametrize(("most", "expected"), [(0.5, 0.5), (0.0, None), (1e6, None)])
+def test_clipping_leaves_the_steerer_alone(most: float, expected: float | None) -> None:
+    objective = descriptor_objective("B")
+    for index, parameter in enumerate(objective.parameters()):
+        parameter.grad = torch.full_like(parameter, 0.1 * index)
+    before = lengths(objective)
+    assert float(loop._clip(objective, most)) == pytest.approx(before["descriptor"])
+    after = lengths(objective)
+    assert after["steerer"] == before["steerer"]
+    assert after["descriptor"] == pytest.approx(before["descriptor"] if expected is None else expected, rel=1e-4)
+
+
+def test_a_steerer_that_is_trained_alone_is_measured_and_not_clipped() -> None:
+    objective = descriptor_objective("A")
+    objective.steerer.generator().grad = torch.full((8, 8), 2.0)
+    assert float(loop._clip(objective, 0.01)) == pytest.approx(16.0)
+    assert lengths(objective) == {"steerer": pytest.approx(16.0)}
+
+
+def test_the_average_follows_the_weights() -> None:
+    objective = Parabola(1.0)
+    state = loop._State(config_of(optimiser=OptimiserConfig(ema=0.5)), objective, CPU)
+    expected = 1.0
+    for step, value in enumerate([3.0, -2.0, 5.0, 0.5, 7.0, 1.0, 2.0, 9.0, 4.0, 6.0], start=1):
+        objective.network["first"].data.fill_(value)
+        state.step = step
+        state.update_average()
+        decay = min(0.5, (1 + step) / (10 + step))  # the start is soon forgotten
+        expected = decay * expected + (1 - decay) * value
+        assert float(state.average["network.first"]) == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(OSError), state.averaged():  # noqa: PT011, PT012 -- what matters is what is left
+        assert objective.network["first"].item() == pytest.approx(expected, rel=1e-6)
+        raise OSError
+    assert objective.network["first"].item() == 6.0
+
+
+def test_validation_uses_the_average_and_gives_the_weights_back(tmp_path: Path) -> None:
+    config = config_of(
+        steps=4,
+        optimiser=OptimiserConfig(learning_rate=0.5, ema=0.9),
+        validation=ValidationConfig(every=2, pairs=5, rotations=(0,)),
+    )
+    objective = numbers(config, tmp_path)
+    plain = numbers(dataclasses.replace(config, optimiser=OptimiserConfig(learning_rate=0.5)), tmp_path / "plain")
+    assert float(objective.network["first"].detach()) == float(
+        plain.network["first"].detach()
+    )  # averaging does not train
+    assert objective.training
+    values = [value for training, value in objective.seen if not training]
+    assert len(values) == len(objective.seen) == 3 * 2  # in batches of 2: 2, 2, 1 pairs, after steps 2 and 4
+    saved = checkpoint.read(tmp_path / CHECKPOINT)
+    assert values[-1] == float(saved["average"]["network.first"]) != float(objective.network["first"].detach())
+    assert plain.seen[-1][1] == float(plain.network["first"])
+    assert [e["validation"] for e in entries(tmp_path) if "validation" in e] == [
+        {"value": pytest.approx(value), "value@0": pytest.approx(value)} for value in (values[0], values[-1])
+    ]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
+    config = config_of(steps=6, checkpoint_every=2, log_every=100, optimiser=OptimiserConfig(learning_rate=0.1))
+
+    class Breaking(Parabola):
+        def forward(self, batch: PairBatch, progress: float) -> Terms:
+            (term,) = super().forward(batch, progress).values()
+            return {"square": term._replace(total=term.total * (math.nan if progress > 0.4 else 1.0))}
+
+    with pytest.raises(FloatingPointError, match="at step 4 the loss is nan"):
+        numbers(config, tmp_path, Breaking())
+    assert checkpoint.read(tmp_path / CHECKPOINT)["step"] == 2
+    with pytest.raises(FloatingPointError, match="at step 4"):
+        numbers(dataclasses.replace(config, log_every=1), tmp_path, Breaking(), resume=True)
+    assert [entry["step"] for entry in entries(tmp_path) if "loss" in entry] == [3]
+
+
+def test_the_log_gives_terms_without_and_the_loss_with_their_weights(tmp_path: Path) -> None:
+    numbers(config_of(steps=1), tmp_path)
+    (entry,) = [entry for entry in entries(tmp_path) if "loss" in entry]
+    assert (entry["loss"], entry["square"], entry["gradient"]) == (8.0, 16.0, 4.0)
+
+
+# Several processes ----------------------------------------------------------------------------------------------------
+
+
+class Still(JointObjective):
+    """Without statistics of batches, which processes do not share on a CPU."""
+
+    def train(self, mode: bool = True) -> Still:
+        super().train(mode)
+        self.network.eval()
+        return self
+
+
+class Tracks(Passing):
+    """Pairs of which the warp is known at some points alone, so that keypoints are not trained."""
+
+    def make(self, *arguments: Any) -> PairBatch:
+        batch = self.source.make(*arguments)
+        points = torch.tensor([[20.0, 20.0], [28.0, 24.0], [24.0, 30.0]]).expand(len(batch), -1, -1)
+        there, seen = batch.warp.forward(points)
+        there = there.masked_fill(~seen[..., None], math.nan)
+        return dataclasses.replace(batch, anchors=(points, there), dense=False)
+
+
+def train_both(folder: Path) -> None:
+    """Setting A, and a network by two sources of which the second does not train keypoints."""
+    config = config_of(setting="A", batch=4, steps=3, validation=ValidationConfig(every=0, pairs=1, rotations=(0,)))
+    run(config, folder / "A")
+    objective = Still(compact(), small_steerer(), OPTIONS, KeypointOptions(area=40.0, matchability=0.1))
+    config = dataclasses.replace(config, setting="joint", steps=5)
+    sources = Sources([(photographs(), 0.5), (Tracks(photographs(), lambda _: None), 0.5)], photographs(1))
+    train(config, objective, sources, folder / "joint", device=CPU)
+
+
+def process(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    try:
+        train_both(Path(folder) / "two")
+    finally:
+        dist.destroy_process_group()
+
+
+def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(process, (str(tmp_path),), nprocs=2)
+    train_both(tmp_path / "one")
+    kinds = set()
+    for name in ("A", "joint"):
+        two, one = entries(tmp_path / "two" / name), entries(tmp_path / "one" / name)
+        assert [entry["step"] for entry in two] == [entry["step"] for entry in one]
+        for entry, expected in zip(two, one, strict=True):
+            kinds.add(tuple(expected))
+            if "loss" in expected:
+                # The gradient is a sum of large terms of either sign in another order; the losses are what must agree.
+                assert entry.pop("gradient") == pytest.approx(expected.pop("gradient"), rel=1e-4)
+                assert entry == pytest.approx(expected, rel=1e-5, abs=1e-7)
+        (saved, expected) = (checkpoint.read(tmp_path / folder / name / CHECKPOINT) for folder in ("two", "one"))
+        for key, value in expected["objective"].items():
+            torch.testing.assert_close(saved["objective"][key], value, rtol=1e-3, atol=1e-4)
+    assert len([kind for kind in kinds if "loss" in kind]) == 2  # of the joint run: with keypoints, and without

@@ -1,0 +1,178 @@
+"""From configurations to data: photographs, MegaDepth and reconstructions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+
+from datasets.scenes import (
+    cameras_around,
+    cast,
+    project,
+    render,
+    street,
+    unproject,
+    visible,
+    write_detections,
+    write_megadepth,
+)
+from steerers.datasets.colmap import TRACKS
+from steerers.datasets.folder import Photographs
+from steerers.datasets.pairs import PairBatch, PairSource, draw_turns
+from steerers.datasets.reconstruction import Reconstruction
+from steerers.images import to_uint8
+from steerers.training.config import DataConfig, TrainConfig, load_config, parse_config
+from steerers.training.settings import build_objective
+from steerers.training.sources import build_sources, needs_detections, places_of
+from terrain import make_terrain
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = torch.device("cpu")
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photographs")
+    for seed in range(4):
+        PIL.Image.fromarray(to_uint8(make_terrain(96, seed)[:, : 80 + 4 * seed])).save(folder / f"{seed}.png")
+    return folder
+
+
+def check_batch(source: PairSource, rotations: Any = "SO2") -> PairBatch:
+    """A batch of the first pairs, with points that come back to where they were."""
+    seeds = [1, 2]
+    read = [source.read(n % len(source)) for n in seeds]
+    batch = source.make(read, *draw_turns(rotations, seeds), seeds, CPU)
+    grid = torch.rand(2, 400, 2, generator=torch.Generator().manual_seed(0)) * (batch.images0.shape[-1] - 1)
+    moved, seen = batch.warp.forward(grid)
+    back, again = batch.warp.backward(moved.nan_to_num())
+    both = seen & again
+    assert both.any()
+    assert float((back - grid)[both].norm(dim=-1).median()) < 1
+    return batch
+
+
+def test_photographs_are_split_and_drawn(photographs: Path, tmp_path: Path) -> None:
+    config = parse_config({"data": {"views": {"size": 64}, "held_out": 0.3}}).data
+    sources = build_sources(config, [photographs], CPU, tmp_path / "cache")
+    ((training, share),) = sources.training
+    assert share == 1
+    assert len(training) + len(sources.validation) == 4
+    assert check_batch(training).images0.shape == (2, 3, 64, 64)
+    assert list((tmp_path / "cache").glob("photos-*.npy"))
+
+
+def test_the_configuration_says_where_data_lies_unless_the_call_does(photographs: Path) -> None:
+    config = DataConfig(path=("a", "b.tar"))
+    assert places_of(config) == [Path("a"), Path("b.tar")]
+    assert places_of(config, [photographs]) == [photographs]
+    with pytest.raises(ValueError, match=r"set data.path, or give --data \(source 'folder'\)"):
+        places_of(DataConfig())
+    with pytest.raises(ValueError, match="MegaDepth has one root, got a, b"):
+        places_of(DataConfig(source="megadepth"), ["a", "b"])
+
+
+def test_megadepth_trains_on_its_scenes_and_validates_on_the_test_scenes(tmp_path: Path) -> None:
+    for name in ("0001", "0015"):
+        write_megadepth(tmp_path, name, street(), cameras_around(3, size=(80, 60), focal=70, spread=0.2))
+    config = parse_config({"data": {"source": "megadepth", "views": {"size": 128, "photometric": 0.0}}}).data
+    sources = build_sources(config, [tmp_path], CPU)
+    ((training, share),) = sources.training
+    assert share == 1
+    assert training.weights is not None
+    assert len(training.weights) == len(training) > 0
+    assert len(sources.validation) > 0
+    assert check_batch(training, "C4").images0.shape == (2, 3, 128, 128)
+
+
+def small(config: TrainConfig) -> TrainConfig:
+    """The same with tiny views, few keypoints and a random network."""
+    return dataclasses.replace(
+        config,
+        precision="float32",
+        data=dataclasses.replace(config.data, views=dataclasses.replace(config.data.views, size=64)),
+        model=dataclasses.replace(config.model, weights=""),
+        keypoints=dataclasses.replace(config.keypoints, most=16, num_keypoints=16),
+    )
+
+
+@pytest.mark.parametrize("name", ["detector-c4", "detector-so2"])
+def test_detectors_learn_from_the_points_of_megadepth(name: str, tmp_path: Path) -> None:
+    cameras = cameras_around(3, size=(80, 60), focal=70, spread=0.2)
+    for scene in ("0001", "0015"):
+        write_megadepth(tmp_path, scene, street(), cameras)
+    config = small(load_config(next(path for path in CONFIGS if path.stem == name)))
+    assert needs_detections(config)
+    with pytest.raises(ValueError, match=r"scenes have no points .*detections_0001.npy; .*prep_keypoints.py"):
+        build_sources(config.data, [tmp_path], CPU, detections=needs_detections(config))
+    for scene in ("0001", "0015"):
+        write_detections(tmp_path, scene, street(), cameras)
+    sources = build_sources(config.data, [tmp_path], CPU, detections=needs_detections(config))
+    batch = check_batch(sources.training[0][0], config.data.rotations)
+    assert batch.anchors is None
+    assert batch.detections is not None
+    assert batch.detections[0].isfinite().any()
+    objective = build_objective(config).train()
+    terms = objective(batch, 0.0)
+    loss = torch.stack([term.weight * term.total / term.count.clamp(min=1) for term in terms.values()]).sum()
+    assert loss.item() > 0
+    loss.backward()
+    assert any(p.grad is not None and p.grad.any() for p in objective.parameters())
+    assert math.isfinite(objective.measure(check_batch(sources.validation, config.data.rotations))["nll"][0])
+
+
+def test_points_are_for_keypoints_that_are_trained_towards_them() -> None:
+    named = {path.stem: load_config(path) for path in CONFIGS}
+    assert {name for name, config in named.items() if needs_detections(config)} == {"detector-c4", "detector-so2"}
+
+
+def write_reconstruction(root: Path) -> None:
+    """What steerers.datasets.colmap.export would write of a street that four cameras see."""
+    scene, cameras = street(), cameras_around(4, size=(120, 90), focal=100, spread=0.2)
+    xy = np.random.default_rng(0).uniform(0, (119, 89), (400, 2))
+    depth, surface = cast(scene, cameras[0], xy)
+    points = unproject(cameras[0], xy[surface >= 0], depth[surface >= 0])
+    tracks = [np.flatnonzero(visible(scene, camera, points, slack=1e-5)) for camera in cameras]
+    names = tuple(f"{n}.png" for n in range(len(cameras)))
+    (root / "images").mkdir(parents=True)
+    for name, camera in zip(names, cameras, strict=True):
+        PIL.Image.fromarray(render(scene, camera)[0]).save(root / "images" / name)
+    Reconstruction(
+        names=names,
+        sizes=np.array([(camera.width, camera.height) for camera in cameras]),
+        K=np.stack([camera.K for camera in cameras]),
+        distorted=np.zeros(len(cameras), bool),
+        poses=np.stack([camera.pose[:3] for camera in cameras]),
+        starts=np.cumsum([0, *map(len, tracks)]),
+        xy=np.concatenate([project(c, points[own])[0] for c, own in zip(cameras, tracks, strict=True)]).astype(
+            np.float32
+        ),
+        tracks=np.concatenate(tracks),
+        points=points,
+    ).save(root / TRACKS)
+
+
+def test_reconstructions_alone_and_beside_photographs(tmp_path: Path, photographs: Path) -> None:
+    write_reconstruction(tmp_path / "street")
+    views = {"size": 96, "photometric": 0.0}
+    alone = parse_config({"data": {"source": "colmap", "views": views, "held_out": 0.3}}).data
+    sources = build_sources(alone, [tmp_path / "street"], CPU)
+    ((training, _),) = sources.training
+    assert len(training) > 0
+    assert len(sources.validation) > 0
+    assert check_batch(training).anchors is not None
+    both = {"views": views, "colmap": [str(tmp_path / "street")], "colmap_share": 0.25}
+    mixed = build_sources(parse_config({"data": both}).data, [photographs], CPU)
+    assert [share for _, share in mixed.training] == [0.75, 0.25]
+    assert isinstance(mixed.validation, Photographs)
+    with pytest.raises(ValueError, match=r"data.held_out: share 0.0 holds out none of \d+ pairs; choose another share"):
+        build_sources(dataclasses.replace(alone, held_out=0.0), [tmp_path / "street"], CPU)
