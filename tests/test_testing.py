@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -178,3 +180,11 @@ def test_no_gradients_are_kept() -> None:
 
 def test_it_is_public() -> None:
     assert steerers.assert_equivariant is assert_equivariant
+
+
+def test_it_imports_little() -> None:
+    code = (
+        "import sys, steerers.testing; "
+        "print(*(name for name in ('cv2', 'PIL', 'h5py', 'matplotlib', 'steerers.benchmarks') if name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"

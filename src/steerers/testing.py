@@ -4,15 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from steerers.features import Keypoints
 from steerers.geometry import rotate_image, transform_points
 from steerers.steerer import Steerer
 
 Describe = Callable[[Tensor, Tensor], Tensor]
+
+
+def describe_turned(
+    describe: Callable[[Tensor, Keypoints], Tensor],
+    image: Tensor,
+    keypoints: Keypoints,
+    angle: float,
+    *,
+    fill: float = 0.0,
+) -> Tensor:
+    """(N, D) descriptions of the same keypoints after the image has turned counter-clockwise by ``angle`` radians.
+
+    Args:
+        describe: as :meth:`steerers.models.base.Descriptor.describe`.
+        image: (C, H, W); it turns onto a canvas that holds all of it, and what that adds is ``fill``. Quarter turns are
+            exact, others are sampled bilinearly.
+        keypoints: in pixels of the upright image; positions and orientations turn with it.
+    """
+    if angle == 0.0:
+        return describe(image, keypoints)
+    turned, transform = rotate_image(image, angle, fill)
+    orientations = None if keypoints.orientations is None else keypoints.orientations + angle
+    moved = replace(keypoints, xy=transform_points(transform, keypoints.xy), orientations=orientations)
+    return describe(turned.contiguous(), moved)
 
 
 def equivariance(describe: Describe, steerer: Steerer, image: Tensor, keypoints: Tensor, angle: float) -> Tensor:
@@ -26,9 +52,9 @@ def equivariance(describe: Describe, steerer: Steerer, image: Tensor, keypoints:
     Returns:
         (N,) cosines; 1 where ``steer(d(I), angle)`` is the direction of ``d(I turned)``.
     """
-    turned, transform = rotate_image(image, angle)
     steered = steerer.steer(describe(image, keypoints), angle)
-    recomputed = describe(turned, transform_points(transform, keypoints))
+    points = Keypoints(keypoints, keypoints.new_ones(len(keypoints)))
+    recomputed = describe_turned(lambda image, moved: describe(image, moved.xy), image, points, angle)
     return F.cosine_similarity(steered, recomputed.to(steered), dim=-1)
 
 

@@ -1,9 +1,4 @@
-"""The homography benchmarks on generated sequences whose right answer is known.
-
-Dots are drawn over a photograph at known places of every image, in colours that tell which is which: red is the
-intensity of a dot, the ratio of green to red its number, and blue marks the images after the first. A stub in place of
-a network finds the dots' centres in whatever it is given, turned or shrunk, so that frames are checked by pixels.
-"""
+"""The homography benchmarks on generated sequences whose right answer is known; kept predictions; rotations."""
 
 from __future__ import annotations
 
@@ -11,41 +6,32 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import h5py
 import numpy as np
-import PIL.Image
 import pytest
 import torch
 from torch import Tensor
 
-from steerers import Matches, Pipeline, Steerer
+from benchmarks.dots import DOTS, SIZE, Stub, dots, draw, make_run
+from steerers import Matches
 from steerers.benchmarks import homographies, protocol, report
 from steerers.benchmarks.homographies import LAYOUTS, Estimator, HomographyPair, evaluate, list_pairs, summarise
 from steerers.benchmarks.metrics import apply
-from steerers.benchmarks.protocol import ROTATIONS, Pair, Prediction, Rotation, Run, Settings, hash_pairs, turn_pairs
+from steerers.benchmarks.protocol import ROTATIONS, Pair, Prediction, Rotation, Settings, hash_pairs, turn_pairs
+from steerers.benchmarks.runs import Run, load_runs, share_extractors
 from steerers.features import Keypoints
 from steerers.geometry import rotation_about_centre
-from steerers.matching import make_strategy
-from steerers.models.base import Extractor
-from steerers.models.zoo import Model
 
-PHOTOGRAPH = Path(__file__).parents[2] / "examples" / "camera.jpg"
-SIZE = (160, 120)
-DOTS = 12
 COUNT = 2  # pairs of the generated sequence
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-# A world with known answers -------------------------------------------------------------------------------------------
-
-
-def dots() -> np.ndarray:
-    """(12, 2) pixels, well inside; no two near each other."""
-    xs, ys = np.meshgrid([32, 62, 92, 122], [30, 58, 86], indexing="xy")
-    return np.stack([xs.ravel(), ys.ravel()], axis=1).astype(np.float64)
+# Data -----------------------------------------------------------------------------------------------------------------
 
 
 def whole_pixels() -> list[np.ndarray]:
@@ -60,18 +46,6 @@ def perspective() -> list[np.ndarray]:
     return [tilt, tilt @ np.array([[1, 0, -12], [0, 1, -20], [0, 0, 1.0]]) @ turn]
 
 
-def draw(points: np.ndarray, path: Path, *, marked: bool, size: tuple[int, int] = SIZE) -> None:
-    """Dots over the blue part of a photograph; its own red and green are left out."""
-    photograph = np.asarray(PIL.Image.open(PHOTOGRAPH).convert("L").resize(size), np.float64) / 255
-    ys, xs = np.mgrid[: size[1], : size[0]]
-    squared = (xs - points[:, 0, None, None]) ** 2 + (ys - points[:, 1, None, None]) ** 2  # (N, H, W)
-    intensity = np.exp(-squared / (2 * 2.5**2))
-    ratio = ((np.arange(len(points)) + 0.5) / len(points))[:, None, None]
-    blue = 0.5 * photograph + (0.5 if marked else 0.0)
-    image = np.stack([intensity.sum(0), (ratio * intensity).sum(0), blue], axis=2)
-    PIL.Image.fromarray((image * 255).round().astype(np.uint8)).save(path)
-
-
 def make_data(folder: Path, layout: str = "oxford", Hs: list[np.ndarray] | None = None, ending: str = ".png") -> Path:
     """A folder with one sequence."""
     looks = LAYOUTS[layout]
@@ -82,63 +56,6 @@ def make_data(folder: Path, layout: str = "oxford", Hs: list[np.ndarray] | None 
         draw(apply(H, dots()), sequence / f"{looks.image.format(k=k)}{ending}", marked=True)
         np.savetxt(sequence / f"{looks.homography.format(k=k)}{'.txt' if layout == 'oxford' else ''}", H)
     return folder
-
-
-class Stub(Extractor):
-    """Finds the dots. Descriptions tell the number of a dot and the direction, as seen, from the first to the last.
-
-    With ``shift``, points of marked images are off by so many pixels; with ``shuffle``, their numbers are wrong.
-    """
-
-    dim = 2 * DOTS
-
-    def __init__(self, shift: float = 0.0, shuffle: bool = False, blind: bool = False) -> None:
-        super().__init__()
-        self.shift, self.shuffle, self.blind = shift, shuffle, blind
-        self._calls = 0
-
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
-        self._calls += 1
-        xy = torch.from_numpy(np.stack([find_dot(image, number) for number in range(DOTS)]))
-        if float(image[2].max()) > 0.75:
-            xy[:, 0] += self.shift
-        if self.blind:
-            xy = xy[:0]
-        return Keypoints(xy.float()[:num_keypoints], torch.ones(min(len(xy), num_keypoints)))
-
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
-        if not len(keypoints):
-            return torch.zeros(0, self.dim)
-        along = find_dot(image, DOTS - 1) - find_dot(image, 0)
-        angle = math.atan2(-along[1], along[0])
-        numbers = torch.arange(len(keypoints))
-        if self.shuffle and float(image[2].max()) > 0.75:
-            numbers = numbers.roll(5)
-        direction = torch.tensor([math.cos(angle), math.sin(angle)])
-        one_hot = torch.nn.functional.one_hot(numbers, DOTS).float()
-        return (one_hot[:, :, None] * direction).flatten(1)
-
-
-def find_dot(image: Tensor, number: int) -> np.ndarray:
-    """The centre of a dot by its colour."""
-    red, green = image[0].double().numpy(), image[1].double().numpy()
-    near = np.abs(green - red * (number + 0.5) / DOTS) <= 0.3 * red / DOTS
-    weight = np.where(near, (red - 0.3).clip(0), 0)  # without a step, which would pull towards whole pixels
-    ys, xs = np.mgrid[: red.shape[0], : red.shape[1]]
-    return np.array([(weight * xs).sum(), (weight * ys).sum()]) / weight.sum()
-
-
-def make_run(
-    stub: Stub | None = None,
-    strategy: str = "procrustes",
-    label: str = "stub",
-    num_keypoints: int = 100,
-    **options: object,
-) -> Run:
-    steerer = Steerer.freq1(Stub.dim)
-    model = Model(label, stub or Stub(), steerer)
-    steered = None if strategy in ("dual-softmax", "tta") else steerer
-    return Run(label, Pipeline(model, make_strategy(strategy, steered, **options), num_keypoints=num_keypoints))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +83,7 @@ def test_a_perfect_matcher_scores_100(data: Path, rotation: Rotation) -> None:
     assert row["num_failed"] == 0
     assert row["precision"] == row["repeatability"] == 1.0
     assert row["num_matches"] == row["num_inliers"] == row["num_keypoints"] == DOTS
-    oblique = rotation == "fixed"  # bilinear sampling moves centres by some hundredths of a pixel
+    oblique = rotation in ("fixed", "so2")  # bilinear sampling moves centres by some hundredths of a pixel
     assert all(area > (0.95 if oblique else 0.999) for area in row["auc"].values())
     assert row["num_angles"] == row["num_pairs"]
     assert row["angle_error_mean"] < (0.2 if oblique else 0.01)
@@ -220,10 +137,11 @@ def test_failures_are_counted(data: Path) -> None:
     assert list(row["auc"].values()) == [0.0, 0.0, 0.0]
     assert row["precision"] == row["num_matches"] == row["repeatability"] == row["num_angles"] == 0
     assert row["angle_error_median"] is None
-    written = report.homography_report("oxford", [table], Settings(), Estimator(), torch.device("cpu"))
+    made = homographies.make_report("oxford", [table], Settings(), Estimator(), {})
+    written = made.to_json()
     assert written["tables"][0]["rows"][0]["pairs"][0]["corner_error"] is None
     json.dumps(written, allow_nan=False)
-    assert f"| {COUNT} of {COUNT} |" in report.markdown(written)
+    assert f"| {COUNT} of {COUNT} |" in made.to_markdown()
 
 
 def test_the_sign_of_the_angle(data: Path) -> None:
@@ -264,7 +182,7 @@ def test_tta_of_jointly_turned_images(data: Path) -> None:
 
 
 def test_equal_extractors_become_one() -> None:
-    runs = protocol.share_extractors([make_run(Stub(), label="a"), make_run(Stub(), label="b"), make_run(Stub(1.0))])
+    runs = share_extractors([make_run(Stub(), label="a"), make_run(Stub(), label="b"), make_run(Stub(1.0))])
     extractors = [run.pipeline.model.extractor for run in runs]
     assert extractors[0] is extractors[1]
     assert extractors[0] is not extractors[2]
@@ -273,7 +191,7 @@ def test_equal_extractors_become_one() -> None:
 
 def test_load_runs_reads_specs_and_shares_networks() -> None:
     specs = ["upright-sift", "upright-sift:tta:8", "upright-sift:max-similarity", "sift"]
-    runs = protocol.load_runs(specs, num_keypoints=50)
+    runs = load_runs(specs, num_keypoints=50)
     assert [run.label for run in runs] == specs
     assert [run.pipeline.strategy.name for run in runs] == ["max-matches", "tta", "max-similarity", "dual-softmax"]
     assert len(runs[1].pipeline.strategy.angles) == 8  # type: ignore[attr-defined]
@@ -281,11 +199,37 @@ def test_load_runs_reads_specs_and_shares_networks() -> None:
 
 
 def test_load_runs_combines_detectors_and_models() -> None:
-    (run,) = protocol.load_runs(["upright-sift@sift:tta"], num_keypoints=50)
+    (run,) = load_runs(["upright-sift@sift:tta"], num_keypoints=50)
     names = [type(part).__name__ for part in run.pipeline.model.extractor.children()]
     assert names == ["Sift", "UprightSift"]
     with pytest.raises(ValueError, match=r"disk\.pth is none of the weights of the models sift, orb"):
-        protocol.load_runs(["sift", "orb"], num_keypoints=50, weights=["disk.pth"])
+        load_runs(["sift", "orb"], num_keypoints=50, weights=["disk.pth"])
+
+
+def test_load_runs_reads_options() -> None:
+    specs = ["sift:mutual-nearest?ratio=0.85", "sift?threshold=0.3&inverse_temperature=15", "sift:mutual-nearest"]
+    nearest, softmax, plain = (run.pipeline.strategy for run in load_runs(specs, num_keypoints=50))
+    assert (nearest.ratio, nearest.threshold) == (0.85, -1.0)  # type: ignore[attr-defined]
+    assert (plain.ratio, plain.threshold) == (None, -1.0)  # type: ignore[attr-defined]
+    assert (softmax.name, softmax.threshold, softmax.inverse_temperature) == ("dual-softmax", 0.3, 15.0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("sift?", r"write MODEL\[@DETECTOR\]"),
+        ("sift?ratio", "'ratio' is none of the options"),
+        ("sift?device=1", "'device=1' is none of the options inverse_temperature=, threshold=, ratio=, "),
+        ("sift?threshold=high", "threshold must be a number, got 'high'"),
+        ("upright-sift:subset?seed=1.5", "seed must be a whole number, got '1.5'"),
+        ("sift?ratio=0.8", "strategy 'dual-softmax' has no option 'ratio'"),
+        ("sift:mutual-nearest?ratio=2", "ratio must be above 0 and at most 1, got 2.0"),
+        ("sift:mutual-nearest:4", "has no option 'order'"),
+    ],
+)
+def test_wrong_options_are_refused(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_runs([spec], num_keypoints=50)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +237,7 @@ def test_load_runs_combines_detectors_and_models() -> None:
 )
 def test_wrong_specs_are_refused(spec: str) -> None:
     with pytest.raises(ValueError, match=r"cannot read|unknown"):
-        protocol.load_runs([spec], num_keypoints=50)
+        load_runs([spec], num_keypoints=50)
 
 
 def test_two_runs_of_one_label_are_refused(data: Path) -> None:
@@ -330,7 +274,7 @@ def test_kept_predictions_serve_another_estimator(data: Path, tmp_path: Path) ->
     for before, after in zip(first.rows, again.rows, strict=True):
         for one, other in zip(before.predictions.pairs, after.predictions.pairs, strict=True):
             assert_same(one, other)
-    assert sorted(path.suffix for path in cache.iterdir()) == [".npz", ".npz"]
+    assert sorted(path.suffix for path in cache.iterdir()) == [".h5", ".h5"]
 
 
 @pytest.mark.parametrize(
@@ -356,13 +300,69 @@ def test_another_configuration_is_computed_anew(data: Path, tmp_path: Path, chan
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_damaged_file_of_predictions_is_named(data: Path, tmp_path: Path) -> None:
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def flip_a_byte_of_the_scores(path: Path) -> None:
+    with h5py.File(path) as file:
+        offset = file["scores"].id.get_chunk_info(0).byte_offset
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 255
+    path.write_bytes(bytes(content))
+
+
+def drop_the_scores(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file["scores"]
+
+
+def drop_a_match(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        fewer = file["scores"][:-1]
+        del file["scores"]
+        file["scores"] = fewer
+
+
+def forget_the_config(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file.attrs["config"]
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    "damage", [truncate, flip_a_byte_of_the_scores, drop_the_scores, drop_a_match, forget_the_config, empty]
+)
+def test_a_damaged_file_of_predictions_is_named(data: Path, tmp_path: Path, damage: Callable[[Path], None]) -> None:
     pairs = list_pairs(LAYOUTS["oxford"], data)
     evaluate([make_run()], pairs, cache=tmp_path)
     (kept,) = tmp_path.iterdir()
-    kept.write_bytes(kept.read_bytes()[:200])
+    damage(kept)
     with pytest.raises(ValueError, match=rf"{kept.name}: not a file of predictions.*delete it"):
         evaluate([make_run()], pairs, cache=tmp_path)
+
+
+def test_predictions_of_another_configuration_are_refused(data: Path, tmp_path: Path) -> None:
+    evaluate([make_run()], list_pairs(LAYOUTS["oxford"], data), cache=tmp_path)
+    (kept,) = tmp_path.iterdir()
+    with h5py.File(kept, "r+") as file:
+        config = json.loads(file.attrs["config"])
+        file.attrs["config"] = json.dumps({**config, "num_keypoints": 7})
+    with pytest.raises(ValueError, match=rf"{kept.name}: predictions of another configuration"):
+        evaluate([make_run()], list_pairs(LAYOUTS["oxford"], data), cache=tmp_path)
+
+
+def test_a_file_is_kept_whole_or_not_at_all(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(h5py.Group, "create_dataset", fail)
+    with pytest.raises(OSError, match="no space left"):
+        evaluate([make_run()], list_pairs(LAYOUTS["oxford"], data), cache=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 # Turns and masks ------------------------------------------------------------------------------------------------------
@@ -375,6 +375,9 @@ def test_the_turns_of_every_mode() -> None:
     assert turns["fixed"] == [(0, t) for t in (40, 90, 140, 190, 240, 290, 340, 30)]
     assert turns["quarter"] == [(0, 90), (0, 180), (0, 270)] * 8
     assert turns["joint"] == [(90, 90), (180, 180), (270, 270)] * 8
+    assert turns["c4"] == [(0, t) for t in (0, 90, 180, 270, 0, 90, 180, 270)]
+    assert turns["so2"] == [(0, t) for t in (0, 10, 20, 30, 40, 50, 60, 70)]
+    assert turn_pairs(pairs * 5, "so2")[37].turn1 == 10
     assert turns["all"] == [(0, t) for t in range(0, 360, 10)] * 8
     with pytest.raises(ValueError, match="unknown rotation 'no-such'; use one of upright, fixed"):
         turn_pairs(pairs, "no-such")  # type: ignore[arg-type]
@@ -497,12 +500,10 @@ def test_broken_homographies_are_refused(tmp_path: Path, text: str, message: str
 
 def test_report_holds_what_a_reader_needs(data: Path) -> None:
     pairs = list_pairs(LAYOUTS["oxford"], data)
-    device = torch.device("cpu")
-    made = report.environment(device)
+    made = report.environment(torch.device("cpu"))
     tables = [evaluate([make_run()], pairs, rotation, made=made) for rotation in ("upright", "quarter")]  # type: ignore[arg-type]
-    written = json.loads(
-        json.dumps(report.homography_report("oxford", tables, Settings(), Estimator(seed=3), device), allow_nan=False)
-    )
+    whole = homographies.make_report("oxford", tables, Settings(), Estimator(seed=3), made)
+    written = json.loads(json.dumps(whole.to_json(), allow_nan=False))
     assert written["settings"]["estimator"]["seed"] == 3
     assert written["settings"]["num_keypoints"] == [100]
     assert written["settings"]["corners"] == "black, not masked"
@@ -511,7 +512,7 @@ def test_report_holds_what_a_reader_needs(data: Path) -> None:
     assert quarter["pairs_sha256"] == hash_pairs(tables[1].pairs)
     assert list(quarter["rows"][0]["by_turn"]) == ["90", "180", "270"]
     assert quarter["rows"][0]["by_sequence"]["seq"]["num_pairs"] == 3 * COUNT
-    text = report.markdown(written)
+    text = whole.to_markdown()
     assert "### quarter: second image turned by 90, 180 and 270 degrees" in text
     assert "| stub | procrustes | 100.0 | 100.0 | 100.0 | 100.0 | 100.0 | 12 | 0.0° | 0 of 6 |" in text
     assert "USAC_MAGSAC, 3 px" in text
@@ -531,7 +532,8 @@ def test_without_tqdm_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_runner_imports_where_little_is_installed() -> None:
     code = (
         "import sys; sys.modules |= dict.fromkeys(('tqdm', 'cv2', 'safetensors', 'poselib', 'h5py')); "
-        "from steerers.benchmarks import homographies, metrics, protocol, report; print(len(protocol.ROTATIONS))"
+        "from steerers.benchmarks import homographies, metrics, protocol, report, roto, two_view; "
+        "print(len(protocol.ROTATIONS))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "5", done.stderr
+    assert done.stdout.strip() == "7", done.stderr

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steerers.benchmarks import metrics
+from steerers.benchmarks.metrics import precision_recall
 from steerers.geometry import rotation_about_centre, transform_points
 
 error_lists = st.lists(st.floats(0, 20) | st.just(math.inf), min_size=1, max_size=12)
@@ -158,3 +159,113 @@ def test_angle_error(estimated: float, truth: float, error: float) -> None:
 def test_angle_error_of_nothing_is_none() -> None:
     assert metrics.angle_error(None, 10.0) is None
     assert metrics.angle_error(10.0, None) is None
+
+
+# Poses ----------------------------------------------------------------------------------------------------------------
+
+
+def rotation_3d(axis: list[float], degrees: float) -> np.ndarray:
+    x, y, z = np.array(axis) / np.linalg.norm(axis)
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    angle = math.radians(degrees)
+    return np.eye(3) + math.sin(angle) * cross + (1 - math.cos(angle)) * cross @ cross
+
+
+axes = st.lists(st.floats(-1, 1), min_size=3, max_size=3).filter(lambda axis: np.linalg.norm(axis) > 0.1)
+
+
+@given(axis=axes, degrees=st.floats(0, 180), other=axes)
+def test_rotation_error(axis: list[float], degrees: float, other: list[float]) -> None:
+    base = rotation_3d(other, 77)
+    assert metrics.rotation_error(rotation_3d(axis, degrees) @ base, base) == pytest.approx(degrees, abs=1e-5)
+
+
+@pytest.mark.parametrize("degrees", [1e-9, 1e-5, 0.01])
+def test_small_rotations_are_not_lost_in_rounding(degrees: float) -> None:
+    assert metrics.rotation_error(rotation_3d([1, 2, 3], degrees), np.eye(3)) == pytest.approx(degrees, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("estimated", "truth", "error"),
+    [
+        ([1, 0, 0], [2, 0, 0], 0.0),
+        ([-1, 0, 0], [2, 0, 0], 0.0),  # the sign is not told apart
+        ([0, 1, 0], [2, 0, 0], 90.0),
+        ([1, 1, 0], [5, 0, 0], 45.0),
+        ([-1, 1, 0], [5, 0, 0], 45.0),
+        ([1, 0, 0], [0, 0, 0], 0.0),  # nothing to find
+    ],
+)
+def test_translation_error(estimated: list[float], truth: list[float], error: float) -> None:
+    assert metrics.translation_error(np.array(estimated), np.array(truth)) == pytest.approx(error, abs=1e-9)
+
+
+def test_pose_error_is_the_larger() -> None:
+    R, t = rotation_3d([0, 0, 1], 7), np.array([1.0, 0, 0])
+    assert metrics.pose_error(R, t, np.eye(3), np.array([1.0, 1, 0])) == pytest.approx(45)
+    assert metrics.pose_error(R, t, np.eye(3), t) == pytest.approx(7)
+
+
+# Precision and recall -------------------------------------------------------------------------------------------------
+
+scored = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=40).filter(
+    lambda pairs: any(truth for _, truth in pairs)
+)
+
+
+def area(scores: list[float], positive: list[bool]) -> float:
+    return precision_recall(scores, positive).average_precision
+
+
+@given(scored)
+def test_every_point_is_that_of_its_threshold(pairs: list[tuple[int, bool]]) -> None:
+    scores, positive = map(list, zip(*pairs, strict=True))
+    curve = precision_recall(scores, positive)
+    assert curve.scores.tolist() == sorted(set(scores), reverse=True)
+    expected, before = 0.0, 0.0
+    for least, precision, recall in zip(curve.scores, curve.precision, curve.recall, strict=True):
+        found = [truth for score, truth in pairs if score >= least]
+        assert precision == pytest.approx(sum(found) / len(found))
+        assert recall == pytest.approx(sum(found) / sum(positive))
+        expected += (recall - before) * precision
+        before = recall
+    assert curve.recall[-1] == 1.0
+    assert curve.average_precision == pytest.approx(expected)
+
+
+@given(scored, st.randoms(use_true_random=False))
+def test_the_order_of_pairs_does_not_matter(pairs: list[tuple[int, bool]], random: object) -> None:
+    shuffled = list(pairs)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert area(*map(list, zip(*pairs, strict=True))) == area(*map(list, zip(*shuffled, strict=True)))
+
+
+@given(st.integers(1, 20), st.integers(1, 20))
+def test_known_areas(positives: int, negatives: int) -> None:
+    positive = [True] * positives + [False] * negatives
+    share = positives / (positives + negatives)
+    assert area([2.0] * positives + [1.0] * negatives, positive) == 1.0
+    assert area([0.0] * len(positive), positive) == pytest.approx(share)  # one step: all or nothing
+    worst = [k / (k + negatives) for k in range(1, positives + 1)]
+    assert area([1.0 / (k + 1) for k in range(positives)] + [2.0] * negatives, positive) == pytest.approx(
+        sum(worst) / positives
+    )
+
+
+def test_scores_by_chance_have_the_share_of_positives() -> None:
+    generator = np.random.default_rng(0)
+    positive = generator.random(20_000) < 0.2
+    assert area(generator.random(20_000), positive) == pytest.approx(0.2, abs=0.01)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("scores", "positive", "message"),
+    [
+        ([1.0], [True, False], "one length"),
+        ([math.nan], [True], "NaN"),
+        ([1.0, 2.0], [False, False], "without positive pairs"),
+    ],
+)
+def test_refused_scores(scores: list[float], positive: list[bool], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        precision_recall(scores, positive)

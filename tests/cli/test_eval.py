@@ -1,9 +1,10 @@
-"""``steerers eval`` as users call it, on a sequence made from a photograph."""
+"""``steerers eval`` of homographies, turned photographs and poses as users call it, on data made from a photograph."""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -76,9 +77,168 @@ def test_kept_matches_make_another_threshold_cheap(
     def refuse(*_: object) -> None:
         raise AssertionError("matched again")
 
-    monkeypatch.setattr(protocol, "predict", refuse)
+    monkeypatch.setattr(protocol, "predict_each", refuse)
     assert main([*arguments, "--threshold", "1", "--seed", "5"]) == 0
     assert "USAC_MAGSAC, 1 px" in capsys.readouterr().out
+
+
+def test_a_report_folder(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [
+        "eval",
+        "oxford",
+        "--data",
+        str(folders["oxford"]),
+        *QUICK,
+        "--models",
+        "orb,orb:mutual-nearest?ratio=0.9",
+    ]
+    assert main([*arguments, "--report", str(tmp_path / "report")]) == 0
+    names = ["corner-error-upright.png", "report.json", "report.md"]
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == names
+    written = (tmp_path / "report" / "report.md").read_text()
+    assert written.startswith(capsys.readouterr().out)
+    assert "![corner-error-upright](corner-error-upright.png)" in written
+    assert "| orb | mutual-nearest, ratio 0.9 |" in written
+
+
+def test_roto_360_is_made_and_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "photographs").mkdir()
+    shutil.copy(PHOTOGRAPH, tmp_path / "photographs")
+    data = ["--data", str(tmp_path / "data")]
+    made = ["eval", "roto-360", *data, "--make", str(tmp_path / "photographs"), "--scenes", "1", "--max-size", "200"]
+    assert main(made) == 0
+    assert "made 1 scenes of 36 images (Roto-360-like)" in capsys.readouterr().out
+    assert (
+        main(["eval", "roto-360", *data, "--models", "orb", "--num-keypoints", "200", "--json", str(tmp_path / "out")])
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert "### Roto-360-like" in out
+    assert "(paper)" not in out  # it measured other data
+    (row,) = json.loads((tmp_path / "out").read_text())["tables"][0]["rows"]
+    assert row["num_pairs"] == 35
+    assert row["precision"]["5"] > 0.7
+    (tmp_path / "data" / "roto-360-like.json").unlink()  # as if it were the original
+    rest = ["--models", "orb", "--num-keypoints", "20", "--cache", str(tmp_path / "cache")]
+    assert main(["eval", "roto-360", *data, *rest]) == 0
+    assert "(paper)" in capsys.readouterr().out
+    assert main(["eval", "roto-360", *data, *rest, "--no-paper"]) == 0
+    assert "(paper)" not in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A photograph on a plane, seen by two cameras."""
+    folder = tmp_path_factory.mktemp("calibrated") / "plane"
+    folder.mkdir()
+    image = load_image(PHOTOGRAPH, max_size=320).tensor
+    K = np.array([[300.0, 0, 159.5], [0, 300, 159.5], [0, 0, 1]])
+    c, s = math.cos(0.3), math.sin(0.3)
+    R, t = np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]]), np.array([-0.45, 0.05, 0.1])
+    H = K @ (R + np.outer(t, [0, 0, 1])) @ np.linalg.inv(K)  # the plane z = 1
+    second = warp_image(image, torch.from_numpy(H), (320, 320)).clamp(0, 1)
+    cameras = []
+    for index, (tensor, rotation, translation) in enumerate([(image, np.eye(3), np.zeros(3)), (second, R, t)]):
+        PIL.Image.fromarray(to_uint8(tensor)).save(folder / f"{index}.png")
+        pose = {"R": rotation.tolist(), "t": translation.tolist()}
+        cameras.append({"name": f"{index}.png", "K": K.tolist(), **pose})
+    (folder / "cameras.json").write_text(json.dumps(cameras))
+    return folder.parent
+
+
+def test_cameras(calibrated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    arguments = ["eval", "cameras", "--data", str(calibrated), *QUICK, "--models", "sift", "--apart", "1,4"]
+    arguments += ["--rotation", "upright,so2", "--cache", str(tmp_path / "cache"), "--json", str(out)]
+    assert main(arguments) == 0
+    assert "Pose by poselib, 1 px at the evaluated size" in capsys.readouterr().out
+    tables = json.loads(out.read_text())["tables"]
+    assert [table["rotation"] for table in tables] == ["upright", "so2"]
+    assert all(table["rows"][0]["num_pairs"] == 1 for table in tables)
+    assert all(table["rows"][0]["num_matches"] > 40 for table in tables)
+    assert main([*arguments, "--estimator", "opencv", "--runs", "2", "--threshold", "0.8", "--seed", "4"]) == 0
+    printed = capsys.readouterr().out
+    assert "plain RANSAC, 0.8 px at the stored size" in printed
+    assert "shuffled with seed 4" in printed
+    assert "2 runs" in printed
+    (pair,) = json.loads(out.read_text())["tables"][0]["rows"][0]["pairs"]
+    assert len(pair["pose_errors"]) == 2
+
+
+@pytest.mark.parametrize("name", ["megadepth-1500", "megadepth-c4", "megadepth-so2", "megadepth-joint"])
+def test_megadepth_that_is_missing(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", name, "--data", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "there is no 0015_0.1_0.3.npz" in error
+    assert "get the five scene files" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "rotations"),
+    [
+        ("megadepth-1500", [(0, 0), (0, 0)]),
+        ("megadepth-c4", [(0, 0), (0, 90)]),
+        ("megadepth-so2", [(0, 0), (0, 10)]),
+        ("megadepth-joint", [(90, 90), (180, 180), (270, 270)] * 2),
+    ],
+)
+def test_megadepth(
+    calibrated: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    rotations: list[tuple[int, int]],
+) -> None:
+    cameras = json.loads((calibrated / "plane" / "cameras.json").read_text())
+    images = tmp_path / "Undistorted_SfM" / "0015" / "images"
+    images.mkdir(parents=True)
+    columns = {key: np.empty(2, dtype=object) for key in ("image_paths", "intrinsics", "poses", "pair_infos")}
+    for index, camera in enumerate(cameras):
+        shutil.copy(calibrated / "plane" / camera["name"], images)
+        columns["image_paths"][index] = f"Undistorted_SfM/0015/images/{camera['name']}"
+        columns["intrinsics"][index] = np.add(camera["K"], [[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
+        columns["poses"][index] = np.vstack([np.column_stack([camera["R"], camera["t"]]), [0, 0, 0, 1]])
+        columns["pair_infos"][index] = ((index, 1 - index), 0.2, np.zeros((0, 4)))
+    np.savez(tmp_path / "0015_0.1_0.3.npz", **columns)
+    out = tmp_path / "out.json"
+    arguments = ["eval", name, "--data", str(tmp_path), "--sequences", "0015_0.1_0.3", "--models", "sift", *QUICK]
+    assert main([*arguments, "--json", str(out)]) == 0
+    assert "(paper)" in capsys.readouterr().out
+    ours, *paper = json.loads(out.read_text())["tables"][0]["rows"]
+    assert [(pair["turn0"], pair["turn1"]) for pair in ours["pairs"]] == rotations
+    assert ours["num_matches"] > 40
+    assert all(row["source"] == "paper" for row in paper)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["roto-360", "--data", "no-such"], "there is no folder no-such; get the Roto-360 zip"),
+        (["roto-360", "--data", "x", "--make", "no-such"], "there is no folder no-such of photographs"),
+        (["cameras", "--data", "no-such"], "there is no folder no-such; give --data a folder of sequences"),
+        (["cameras", "--data", ".", "--apart", "0"], "'0' is not a whole number of at least 1"),
+        (["cameras", "--data", ".", "--estimator", "magsac"], "invalid choice: 'magsac'"),
+        (["cameras", "--data", ".", "--threshold", "-1"], "threshold must be positive"),
+        (["cameras", "--data", ".", "--runs", "0"], "'0' is not a whole number of at least 1"),
+        (["cameras", "--data", ".", "--report", "no-such/report"], "there is no folder no-such"),
+    ],
+)
+def test_bad_input_of_the_other_benchmarks(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(["eval", *arguments])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    error = capsys.readouterr().err
+    assert (code, error.count("\n")) == (2, 1)
+    assert message in error
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -93,6 +253,8 @@ def test_kept_matches_make_another_threshold_cheap(
         (["--sequences", "no-such"], "has no sequence 'no-such'; it has portrait"),
         (["--device", "no-such"], "unknown device"),
         (["--json", "no-such-folder/out.json"], "there is no folder no-such-folder"),
+        (["--report", __file__], "it is a file, and the report a folder"),
+        (["--models", "sift?ratio=0.8"], "strategy 'dual-softmax' has no option 'ratio'"),
         (["--threshold", "0"], "threshold must be positive"),
         (["--num-keypoints", "0"], "'0' is not a whole number of at least 1"),
     ],

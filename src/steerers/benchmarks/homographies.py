@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -20,25 +19,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers.benchmarks import metrics
-from steerers.benchmarks.protocol import (
-    Pair,
-    Prediction,
-    Predictions,
-    Rotation,
-    Run,
-    Settings,
-    View,
-    predict_or_load,
-    turn_pairs,
-)
+from steerers.benchmarks import metrics, outcomes
+from steerers.benchmarks.outcomes import Evaluation, Outcome
+from steerers.benchmarks.protocol import Pair, Prediction, Rotation, Settings
+from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Column, Report, number, percent, share_failed
+from steerers.benchmarks.runs import Run
+from steerers.benchmarks.views import View
 from steerers.geometry import scaling
-from steerers.progress import progress
 
 AUC_PIXELS = (3.0, 5.0, 10.0)
 CORRECT_PIXELS = 3.0
 """Within this distance a match is correct and a keypoint is repeated."""
-_IMAGES = (".ppm", ".pgm", ".png", ".webp", ".bmp", ".tif", ".tiff", ".jpg", ".jpeg")
+IMAGE_ENDINGS = (".ppm", ".pgm", ".png", ".webp", ".bmp", ".tif", ".tiff", ".jpg", ".jpeg")
 
 
 @dataclass(frozen=True)
@@ -122,7 +114,7 @@ def list_pairs(
 
 
 def _first_image(layout: Layout, folder: Path) -> Path | None:
-    return _find(folder, layout.image.format(k=1), _IMAGES)
+    return _find(folder, layout.image.format(k=1), IMAGE_ENDINGS)
 
 
 def _other_layout(layout: Layout, folder: Path) -> str:
@@ -141,7 +133,7 @@ def _list_sequence(layout: Layout, folder: Path) -> list[HomographyPair]:
     pairs = []
     k = 2
     while True:
-        image = _find(folder, layout.image.format(k=k), _IMAGES)
+        image = _find(folder, layout.image.format(k=k), IMAGE_ENDINGS)
         matrix = _find(folder, layout.homography.format(k=k), ("", ".txt"))
         if image is None and matrix is None:
             break
@@ -198,25 +190,16 @@ class Estimator:
             raise ValueError(f"seed must be 0 to 2^31 - 1, got {self.seed}")
 
 
-@dataclass(frozen=True)
-class Outcome:
+@dataclass(frozen=True, kw_only=True)
+class HomographyOutcome(Outcome):
     """One pair of one run, measured. ``corner_error`` is infinite where no homography was found."""
 
-    name: str
-    sequence: str
-    turn0: int
-    turn1: int
-    num_keypoints: tuple[int, int]
-    num_matches: int
     num_inliers: int
     precision: float
     corner_error: float
     repeatability: float
     angle: float | None  # estimated, degrees
     angle_error: float | None
-    extractions: int
-    extraction_seconds: float
-    matching_seconds: float
 
     @property
     def failed(self) -> bool:
@@ -247,7 +230,7 @@ def measure_repeatability(
     return metrics.repeatability(keypoints0, keypoints1, H, view0.size, view1.size, CORRECT_PIXELS)
 
 
-def measure_pair(pair: HomographyPair, prediction: Prediction, estimator: Estimator) -> Outcome:
+def measure_pair(pair: HomographyPair, prediction: Prediction, estimator: Estimator) -> HomographyOutcome:
     """Estimate the homography of a pair from its matches and compare with the truth."""
     truth, matches = true_homography(pair, prediction), prediction.matches
     H, inliers = matches.homography(
@@ -259,74 +242,32 @@ def measure_pair(pair: HomographyPair, prediction: Prediction, estimator: Estima
     errors = metrics.reprojection_errors(matches.keypoints0, matches.keypoints1, truth)
     tilt = metrics.turn_at_centre(truth, prediction.size0)
     turn = None if tilt is None else tilt + pair.turn1 - pair.turn0
-    return Outcome(
-        name=pair.name,
-        sequence=pair.sequence,
-        turn0=pair.turn0,
-        turn1=pair.turn1,
-        num_keypoints=prediction.num_keypoints,
-        num_matches=len(matches),
+    return HomographyOutcome(
+        **outcomes.common(pair, prediction),
         num_inliers=int(inliers.sum()),
         precision=metrics.precision(errors, CORRECT_PIXELS),
         corner_error=metrics.corner_error(H, truth, prediction.size0),
         repeatability=prediction.observed,
         angle=matches.angle,
         angle_error=metrics.angle_error(matches.angle, turn),
-        extractions=prediction.extractions,
-        extraction_seconds=prediction.extraction_seconds,
-        matching_seconds=prediction.matching_seconds,
     )
 
 
-def measure(pairs: Sequence[HomographyPair], predictions: Predictions, estimator: Estimator) -> list[Outcome]:
-    """Every pair of a run; OpenCV works beside Python, so several at once."""
-    with ThreadPoolExecutor() as pool:
-        outcomes = pool.map(partial(measure_pair, estimator=estimator), pairs, predictions.pairs)
-        return list(progress(outcomes, f"estimating {predictions.label}", total=len(pairs)))
-
-
-def summarise(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def summarise(found: Sequence[HomographyOutcome]) -> dict[str, Any]:
     """The numbers of a table's row; shares are 0 to 1, times are means in seconds."""
-    angle_errors = [outcome.angle_error for outcome in outcomes if outcome.angle_error is not None]
-    areas = metrics.auc([outcome.corner_error for outcome in outcomes], AUC_PIXELS)
-    runs = sum(outcome.extractions for outcome in outcomes)
+    angle_errors = [outcome.angle_error for outcome in found if outcome.angle_error is not None]
+    areas = metrics.auc([outcome.corner_error for outcome in found], AUC_PIXELS)
     return {
-        "num_pairs": len(outcomes),
-        "num_failed": sum(outcome.failed for outcome in outcomes),
+        "num_failed": sum(outcome.failed for outcome in found),
         "auc": {f"{pixels:g}": area for pixels, area in zip(AUC_PIXELS, areas, strict=True)},
-        "precision": fmean(outcome.precision for outcome in outcomes),
-        "repeatability": fmean(outcome.repeatability for outcome in outcomes),
-        "num_matches": fmean(outcome.num_matches for outcome in outcomes),
-        "num_inliers": fmean(outcome.num_inliers for outcome in outcomes),
-        "num_keypoints": fmean(count for outcome in outcomes for count in outcome.num_keypoints),
+        "precision": fmean(outcome.precision for outcome in found),
+        "repeatability": fmean(outcome.repeatability for outcome in found),
+        "num_inliers": fmean(outcome.num_inliers for outcome in found),
         "num_angles": len(angle_errors),
         "angle_error_median": median(angle_errors) if angle_errors else None,
         "angle_error_mean": fmean(angle_errors) if angle_errors else None,
-        "extractions_per_pair": runs / len(outcomes),
-        "seconds_per_image": sum(outcome.extraction_seconds for outcome in outcomes) / runs,
-        "seconds_per_pair": fmean(outcome.matching_seconds for outcome in outcomes),
+        **outcomes.summarise_common(found),
     }
-
-
-# A whole table --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Row:
-    """A run over all pairs."""
-
-    run: Run
-    predictions: Predictions
-    outcomes: list[Outcome]
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Runs side by side on the same pairs."""
-
-    rotation: Rotation
-    pairs: list[HomographyPair]
-    rows: list[Row]
 
 
 def evaluate(
@@ -338,18 +279,79 @@ def evaluate(
     estimator: Estimator | None = None,
     cache: Path | None = None,
     made: dict[str, Any] | None = None,
-) -> Table:
+) -> Evaluation[HomographyPair, HomographyOutcome]:
     """Match and measure.
 
     Args:
         pairs: upright, from :func:`list_pairs`.
         cache: folder in which matches are kept and looked for, see
-            :func:`~steerers.benchmarks.protocol.predict_or_load`, which also says what ``made`` is.
+            :func:`~steerers.benchmarks.cache.predict_or_load`, which also says what ``made`` is.
     """
-    turned = turn_pairs(pairs, rotation)
-    predictions = predict_or_load(runs, turned, settings, measure_repeatability, cache=cache, made=made)
-    rows = [
-        Row(run, found, measure(turned, found, estimator or Estimator()))
-        for run, found in zip(runs, predictions, strict=True)
-    ]
-    return Table(rotation, turned, rows)
+    return outcomes.evaluate(
+        runs,
+        pairs,
+        rotation,
+        partial(measure_pair, estimator=estimator or Estimator()),
+        settings=settings,
+        observe=measure_repeatability,
+        cache=cache,
+        made=made,
+    )
+
+
+# Reporting ------------------------------------------------------------------------------------------------------------
+
+
+def make_report(
+    benchmark: str,
+    evaluations: Sequence[Evaluation[HomographyPair, HomographyOutcome]],
+    settings: Settings,
+    estimator: Estimator,
+    environment: dict[str, Any],
+) -> Report:
+    """The report of a homography benchmark: a table a rotation, and a row and its pairs for each run."""
+    return Report(
+        benchmark,
+        _describe(outcomes.describe_views(evaluations, settings), estimator),
+        {
+            **outcomes.describe_settings(evaluations, settings),
+            "estimator": {"name": "OpenCV USAC_MAGSAC", **asdict(estimator)},
+            "auc_pixels": list(AUC_PIXELS),
+            "correct_pixels": CORRECT_PIXELS,
+        },
+        environment,
+        [outcomes.make_table(evaluation, _columns(), summarise) for evaluation in evaluations],
+        {
+            f"corner-error-{evaluation.rotation}.png": outcomes.plot_errors(
+                evaluation,
+                lambda outcome: [outcome.corner_error],
+                limit=max(AUC_PIXELS),
+                xlabel="corner error, pixels",
+                title=f"{benchmark}, {evaluation.rotation}",
+            )
+            for evaluation in evaluations
+        },
+    )
+
+
+def _columns() -> tuple[Column, ...]:
+    correct = f"{CORRECT_PIXELS:g}"
+    return (
+        *MODEL_COLUMNS,
+        *(percent(f"AUC@{pixels:g}", "auc", f"{pixels:g}") for pixels in AUC_PIXELS),
+        percent(f"precision@{correct}", "precision"),
+        percent(f"repeatability@{correct}", "repeatability"),
+        number("matches", "num_matches"),
+        number("angle error", "angle_error_median", form="{:.1f}°"),
+        share_failed(),
+        *COST_COLUMNS,
+    )
+
+
+def _describe(settings: str, estimator: Estimator) -> str:
+    return (
+        f"{settings} Homography by OpenCV USAC_MAGSAC, {estimator.threshold:g} px, confidence "
+        f"{estimator.confidence:g}, {estimator.max_iterations} iterations, seed {estimator.seed}; area under the curve "
+        f"of the mean corner error. Shares in per cent; precision, matches and repeatability are means over pairs, the "
+        f"angle error is the median; {outcomes.COSTS}"
+    )

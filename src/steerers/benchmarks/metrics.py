@@ -1,4 +1,4 @@
-"""What benchmarks measure, as plain functions of points, homographies and angles.
+"""What benchmarks measure, as plain functions of points, homographies, poses, angles and scores.
 
 Shares and areas are 0 to 1; distances are pixels; angles are degrees, counter-clockwise as seen.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,39 @@ def _area(sorted_errors: NDArray[np.float64], threshold: float) -> float:
     knots = np.concatenate([[0.0], below])
     sloped = np.sum(np.diff(knots) * (recall[1:] + recall[:-1]) / 2)
     return float(sloped + (threshold - knots[-1]) * recall[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class PrecisionRecall:
+    """A precision-recall curve: a point for each different score, from the highest down."""
+
+    scores: NDArray[np.float64]  # (K,) falling; a pair is found if its score is at least this
+    precision: NDArray[np.float64]  # (K,) share of the found that is positive
+    recall: NDArray[np.float64]  # (K,) share of the positive that is found
+
+    @property
+    def average_precision(self) -> float:
+        """The area under the steps: precision, weighted by how much recall grows."""
+        return float(np.sum(np.diff(self.recall, prepend=0.0) * self.precision))
+
+
+def precision_recall(scores: Sequence[float], positive: Sequence[bool]) -> PrecisionRecall:
+    """The curve of some scores; equal ones are found together, in one step, so that their order does not matter.
+
+    >>> precision_recall([9, 5, 5, 1], [True, False, True, False]).average_precision  # 1/2 * 1 + 1/2 * 2/3
+    0.8333333333333333
+    """
+    values, truth = np.asarray(scores, np.float64), np.asarray(positive, bool)
+    if values.ndim != 1 or values.shape != truth.shape:
+        raise ValueError(f"scores and positive must be two lists of one length, got {values.shape} and {truth.shape}")
+    if np.isnan(values).any():
+        raise ValueError("scores hold NaN")
+    if not truth.any():
+        raise ValueError("there is no recall without positive pairs")
+    order = np.argsort(-values, kind="stable")
+    values, hits = values[order], np.cumsum(truth[order])
+    last = np.flatnonzero(np.append(values[1:] != values[:-1], True))  # of each group of equal scores
+    return PrecisionRecall(values[last], hits[last] / (last + 1), hits[last] / hits[-1])
 
 
 def corners(size: Size) -> NDArray[np.float64]:
@@ -132,6 +166,32 @@ def turn_at_centre(homography: NDArray[Any], size0: Size) -> float | None:
 def angle_error(estimated: float | None, truth: float | None) -> float | None:
     """Degrees between two directions, 0 to 180; ``None`` where one of them is missing."""
     return None if estimated is None or truth is None else abs(wrap_degrees(estimated - truth))
+
+
+def rotation_error(estimated: NDArray[Any], truth: NDArray[Any]) -> float:
+    """Degrees of the rotation between two (3, 3) rotations, 0 to 180.
+
+    >>> round(rotation_error(np.diag([-1.0, -1.0, 1.0]), np.eye(3)), 9)
+    180.0
+    """
+    distance = float(np.linalg.norm(np.asarray(estimated, np.float64) - truth))  # 2 sqrt(2) sin(angle / 2)
+    return math.degrees(2 * math.asin(min(1.0, distance / math.sqrt(8))))
+
+
+def translation_error(estimated: NDArray[Any], truth: NDArray[Any]) -> float:
+    """Degrees between the lines of two (3,) translations, 0 to 90; the sign of a translation is not told apart.
+
+    0 if the true one is zero: then there is no direction to find.
+    """
+    a, b = np.asarray(estimated, np.float64).ravel(), np.asarray(truth, np.float64).ravel()
+    if not b.any():
+        return 0.0
+    return math.degrees(math.atan2(float(np.linalg.norm(np.cross(a, b))), abs(float(a @ b))))
+
+
+def pose_error(R: NDArray[Any], t: NDArray[Any], true_R: NDArray[Any], true_t: NDArray[Any]) -> float:
+    """The larger of :func:`rotation_error` and :func:`translation_error`, in degrees."""
+    return max(rotation_error(R, true_R), translation_error(t, true_t))
 
 
 def _inside(points: Tensor, size: Size) -> Tensor:

@@ -1,13 +1,21 @@
-"""Reports of benchmarks: what was measured, with what and where, as JSON and as a Markdown table."""
+"""Reports of benchmarks: what was measured, with what and where, as JSON, as Markdown tables and as plots.
+
+A benchmark fills :class:`Table` records with rows that JSON can hold, and says by :class:`Column` records what of a row
+people see. Rows of the paper are rows like the others, with ``"source": "paper"``; a number that they do not have is a
+dash.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+import json
 import math
 import platform
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +23,224 @@ import torch
 
 import steerers
 from steerers._version import __version__
-from steerers.benchmarks.homographies import (
-    AUC_PIXELS,
-    CORRECT_PIXELS,
-    Estimator,
-    Outcome,
-    Row,
-    Table,
-    summarise,
-)
-from steerers.benchmarks.protocol import ROTATIONS, Settings, describe_strategy, hash_pairs
 
+MISSING = "-"
 _PACKAGES = {
     "torch": ("torch",),
     "numpy": ("numpy",),
     "pillow": ("pillow",),
     "opencv": ("opencv-python-headless", "opencv-python", "opencv-contrib-python"),
+    "poselib": ("poselib",),
 }
+
+
+# Columns --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a Markdown table: its title, and its cell from a row; a dash where the row has no such thing."""
+
+    title: str
+    cell: Callable[[Mapping[str, Any]], str]
+    left: bool = False
+    """Whether cells are words, which stand to the left, and not numbers."""
+
+
+def look_up(row: Mapping[str, Any], *path: str) -> Any:
+    """``row[a][b]...``, or ``None`` where any of it is missing."""
+    value: Any = row
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def number(title: str, *path: str, form: str = "{:.0f}", factor: float = 1.0) -> Column:
+    """The number at ``row[a][b]...``, times ``factor``, written as ``form`` says."""
+
+    def cell(row: Mapping[str, Any]) -> str:
+        value = look_up(row, *path)
+        return MISSING if value is None or not math.isfinite(value) else form.format(factor * value)
+
+    return Column(title, cell)
+
+
+def percent(title: str, *path: str) -> Column:
+    """The share, 0 to 1, at ``row[a][b]...`` in per cent."""
+    return number(title, *path, form="{:.1f}", factor=100.0)
+
+
+def text(title: str, *path: str) -> Column:
+    """The words at ``row[a][b]...``."""
+
+    def cell(row: Mapping[str, Any]) -> str:
+        value = look_up(row, *path)
+        return MISSING if value is None else str(value)
+
+    return Column(title, cell, left=True)
+
+
+def share_failed(title: str = "failed") -> Column:
+    """``num_failed of num_pairs``."""
+
+    def cell(row: Mapping[str, Any]) -> str:
+        failed, pairs = row.get("num_failed"), row.get("num_pairs")
+        return MISSING if failed is None or pairs is None else f"{failed:g} of {pairs}"
+
+    return Column(title, cell)
+
+
+def _model(row: Mapping[str, Any]) -> str:
+    return str(row.get("model") or row["label"])
+
+
+def _strategy(row: Mapping[str, Any]) -> str:
+    """Name and order; options, as far as they were asked for."""
+    strategy = row.get("strategy")
+    if not isinstance(strategy, Mapping):
+        return MISSING if strategy is None else str(strategy)
+    order = strategy.get("order")
+    asked = str(row["label"]).partition("?")[2].replace("&", ", ").replace("=", " ")
+    return f"{strategy['name']}{'' if order is None else f' ({order})'}{asked and f', {asked}'}"
+
+
+MODEL_COLUMNS = (Column("model", _model, left=True), Column("strategy", _strategy, left=True))
+"""Which model, and how it matches: the first columns of most tables."""
+COST_COLUMNS = (
+    number("s/image", "seconds_per_image", form="{:.3g}"),
+    number("images/pair", "extractions_per_pair", form="{:g}"),
+    number("s/pair", "seconds_per_pair", form="{:.3g}"),
+)
+"""What :func:`steerers.benchmarks.outcomes.summarise_common` gives: the last columns of most tables."""
+
+
+# Reports --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Runs side by side.
+
+    Attributes:
+        columns: what of the rows people see.
+        rows: JSON-ready, each with a ``label``; one of the paper has ``"source": "paper"``.
+        facts: JSON-ready, of all rows: ``num_pairs``, ``pairs_sha256``, the rotation.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: list[dict[str, Any]]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Title, facts and rows."""
+        return {"title": self.title, **self.facts, "rows": self.rows}
+
+    def to_markdown(self) -> str:
+        """Heading, number of pairs, table."""
+        head = "| " + " | ".join(column.title for column in self.columns) + " |"
+        rule = "|" + "".join("---|" if column.left else "---:|" for column in self.columns)
+        lines = "\n".join([head, rule, *map(self._line, self.rows)])
+        pairs, digest = self.facts.get("num_pairs"), self.facts.get("pairs_sha256")
+        about = "" if pairs is None else f"{pairs} pairs"
+        about += f", SHA-256 of the list `{digest[:16]}`" if about and digest else ""
+        return "\n\n".join(part for part in (f"### {self.title}", about and f"{about}.", lines) if part)
+
+    def _line(self, row: Mapping[str, Any]) -> str:
+        cells = [column.cell(row).replace("|", "\\|") for column in self.columns]
+        if row.get("source") == "paper":
+            cells[0] += " (paper)"
+        return "| " + " | ".join(cells) + " |"
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """Everything about a benchmark.
+
+    Attributes:
+        description: for people: protocol, estimator, sizes, what the columns mean.
+        settings: JSON-ready: keypoints, size, estimator, seeds, thresholds.
+        environment: from :func:`environment`.
+        plots: by file name, what writes that picture to a path; called by :meth:`write` alone.
+    """
+
+    benchmark: str
+    description: str
+    settings: dict[str, Any]
+    environment: dict[str, Any]
+    tables: list[Table]
+    plots: dict[str, Callable[[Path], None]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """What JSON can hold: numbers that are not finite are ``None``."""
+        whole = {
+            "benchmark": self.benchmark,
+            "description": self.description,
+            "settings": self.settings,
+            "environment": self.environment,
+            "tables": [table.to_json() for table in self.tables],
+        }
+        plain: dict[str, Any] = finite(whole)
+        return plain
+
+    def to_markdown(self, plots: Sequence[str] = ()) -> str:
+        """Headings, prose and tables, and below them the pictures of these names."""
+        parts = [f"## {self.benchmark}", f"{self.description} {self._where()}"]
+        parts += [table.to_markdown() for table in self.tables]
+        parts += [f"![{Path(name).stem}]({name})" for name in plots]
+        return "\n\n".join(parts) + "\n"
+
+    def write(self, folder: Path) -> None:
+        """Write report.json, report.md and the plots into a folder, which is made if need be.
+
+        Plots need matplotlib; where it is missing they are left out, and one line on standard error says so.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "report.json", dump(self.to_json()))
+        drawn = self._draw(folder)
+        write_text(folder / "report.md", self.to_markdown(drawn))
+
+    def _draw(self, folder: Path) -> list[str]:
+        if self.plots and importlib.util.find_spec("matplotlib") is None:
+            sys.stderr.write('the report has no plots, for want of matplotlib: pip install "steerers[plots]"\n')
+            return []
+        from steerers.models.weights import atomic_write
+
+        for name, draw in self.plots.items():
+            with atomic_write(folder / name) as temporary:
+                draw(temporary)
+        return list(self.plots)
+
+    def _where(self) -> str:
+        """Devices on which predictions were made, versions and commit."""
+        where = self.environment
+        made = {look_up(row, "made", "device") for table in self.tables for row in table.rows} - {None}
+        devices = ", ".join(sorted(made)) or where.get("device", "an unknown device")
+        threads = f", {where['threads']} threads" if "threads" in where else ""
+        versions = [f"{name} {where[name]}" for name in ("steerers", "python", *_PACKAGES) if where.get(name)]
+        return f"Run on {devices}{threads}; {', '.join(versions)}; commit {where.get('commit') or 'unknown'}."
+
+
+def finite(value: Any) -> Any:
+    """The same value with ``None`` for every number that is NaN or infinite, and lists for tuples."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def dump(value: Any) -> str:
+    """JSON as it is written to files."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a file whole or not at all."""
+    from steerers.models.weights import atomic_write
+
+    with atomic_write(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
 
 
 # Where and with what --------------------------------------------------------------------------------------------------
@@ -83,126 +292,3 @@ def _version(names: Sequence[str]) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
-
-
-# JSON -----------------------------------------------------------------------------------------------------------------
-
-
-def homography_report(
-    benchmark: str, tables: Sequence[Table], settings: Settings, estimator: Estimator, device: torch.device
-) -> dict[str, Any]:
-    """Everything about a homography benchmark as JSON: settings, environment, and a row and its pairs for each run."""
-    return {
-        "benchmark": benchmark,
-        "settings": {
-            "num_keypoints": sorted({row.run.pipeline.num_keypoints for table in tables for row in table.rows}),
-            "max_size": settings.max_size,
-            "corners": "masked" if settings.mask_corners else "black, not masked",
-            "estimator": {"name": "OpenCV USAC_MAGSAC", **asdict(estimator)},
-            "auc_pixels": list(AUC_PIXELS),
-            "correct_pixels": CORRECT_PIXELS,
-            "sequences": sorted({pair.sequence for table in tables for pair in table.pairs}),
-        },
-        "environment": environment(device),
-        "tables": [_table(table) for table in tables],
-    }
-
-
-def _table(table: Table) -> dict[str, Any]:
-    return {
-        "rotation": table.rotation,
-        "description": ROTATIONS[table.rotation],
-        "num_pairs": len(table.pairs),
-        "pairs_sha256": hash_pairs(table.pairs),
-        "rows": [_row(row) for row in table.rows],
-    }
-
-
-def _row(row: Row) -> dict[str, Any]:
-    pipeline = row.run.pipeline
-    return {
-        "label": row.run.label,
-        "model": pipeline.model.name,
-        "strategy": describe_strategy(pipeline.strategy),
-        "made": row.predictions.made,
-        **summarise(row.outcomes),
-        "by_turn": _grouped(row.outcomes, lambda outcome: str(outcome.turn1)),
-        "by_sequence": _grouped(row.outcomes, lambda outcome: outcome.sequence),
-        "pairs": [_outcome(outcome) for outcome in row.outcomes],
-    }
-
-
-def _grouped(outcomes: Sequence[Outcome], key: Callable[[Outcome], str]) -> dict[str, Any]:
-    groups: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        groups.setdefault(key(outcome), []).append(outcome)
-    return {name: summarise(group) for name, group in groups.items()}
-
-
-def _outcome(outcome: Outcome) -> dict[str, Any]:
-    """JSON knows no infinity: a failure has no corner error."""
-    return {**asdict(outcome), "corner_error": None if outcome.failed else outcome.corner_error}
-
-
-# Markdown -------------------------------------------------------------------------------------------------------------
-
-
-def markdown(report: Mapping[str, Any]) -> str:
-    """A report (or what was read from its JSON) as Markdown: a line of settings and a table for each rotation."""
-    parts = [f"## {report['benchmark']}", _describe(report)]
-    for table in report["tables"]:
-        parts.append(
-            f"### {table['rotation']}: {table['description']}\n\n"
-            f"{table['num_pairs']} pairs, SHA-256 of the list `{table['pairs_sha256'][:16]}`."
-        )
-        parts.append(homography_table(table["rows"], report["settings"]))
-    return "\n\n".join(parts) + "\n"
-
-
-def homography_table(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
-    """The Markdown table of the rows of one rotation."""
-    correct = f"{settings['correct_pixels']:g}"
-    head = ["model", "strategy", *(f"AUC@{pixels:g}" for pixels in settings["auc_pixels"]), f"precision@{correct}"]
-    head += [f"repeatability@{correct}", "matches", "angle error", "failed", "s/image", "images/pair", "s/pair"]
-    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 2)]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    order = row["strategy"].get("order")
-    angle = row["angle_error_median"]
-    return [
-        row["model"],
-        row["strategy"]["name"] + (f" ({order})" if order is not None else ""),
-        *(_percent(area) for area in row["auc"].values()),
-        _percent(row["precision"]),
-        _percent(row["repeatability"]),
-        f"{row['num_matches']:.0f}",
-        "-" if angle is None else f"{angle:.1f}°",
-        f"{row['num_failed']} of {row['num_pairs']}",
-        f"{row['seconds_per_image']:.3g}",
-        f"{row['extractions_per_pair']:g}",
-        f"{row['seconds_per_pair']:.3g}",
-    ]
-
-
-def _percent(share: float) -> str:
-    return "-" if math.isnan(share) else f"{100 * share:.1f}"
-
-
-def _describe(report: Mapping[str, Any]) -> str:
-    settings, where = report["settings"], report["environment"]
-    estimator = settings["estimator"]
-    keypoints = ", ".join(map(str, settings["num_keypoints"]))
-    versions = ", ".join(f"{name} {where[name]}" for name in ("steerers", "python", *_PACKAGES) if where[name])
-    made = sorted({row["made"]["device"] for table in report["tables"] for row in table["rows"] if row["made"]})
-    return (
-        f"At most {keypoints} keypoints an image, longest side {settings['max_size']} px, corners of turned images "
-        f"{settings['corners']}. Homography by {estimator['name']}, {estimator['threshold']:g} px, confidence "
-        f"{estimator['confidence']:g}, {estimator['max_iterations']} iterations, seed {estimator['seed']}; area under "
-        f"the curve of the mean corner error. Shares in per cent; precision, matches and repeatability are means over "
-        f"pairs, the angle error is the median; s/image is extraction, images/pair how often it runs, s/pair matching. "
-        f"Matched on {', '.join(made) or where['device']}, {where['threads']} threads; {versions}; commit "
-        f"{where['commit'] or 'unknown'}."
-    )

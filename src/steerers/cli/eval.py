@@ -1,16 +1,25 @@
-"""``steerers eval NAME --data DIR``: benchmarks, several models side by side."""
+"""``steerers eval NAME --data DIR``: benchmarks, several models side by side.
+
+Every benchmark is a module of :mod:`steerers.cli` with ``add_to(benchmarks)``; here is what they share: the options,
+the models that are asked for, and what is printed and written in the end.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steerers.cli import options
 
+if TYPE_CHECKING:
+    import torch
+
+    from steerers.benchmarks.report import Report
+    from steerers.benchmarks.runs import Run
+
 EXAMPLE = """example:
-  steerers eval oxford --data oxford --models upright-sift,sift,orb --rotation fixed --json out.json --markdown out.md
+  steerers eval oxford --data oxford --models upright-sift,sift,orb --rotation fixed --report out
   steerers eval hpatches --data hpatches-sequences-release --models upright-sift:max-matches,upright-sift:tta \\
       --rotation upright,quarter,joint --cache predictions
 """
@@ -18,7 +27,17 @@ MODELS = "upright-sift,sift,orb"
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
+    """Add the command, with its benchmarks, to the parser."""
+    from steerers.cli import (
+        eval_aims,
+        eval_collections,
+        eval_equivariance,
+        eval_homographies,
+        eval_roto,
+        eval_runtime,
+        eval_two_view,
+    )
+
     parser = commands.add_parser(
         "eval",
         help="run a benchmark",
@@ -27,113 +46,153 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     benchmarks = parser.add_subparsers(title="benchmarks", metavar="NAME", required=True)
-    for name, what in (("oxford", "the Oxford affine sequences"), ("hpatches", "the HPatches sequences")):
-        homographies = benchmarks.add_parser(
-            name,
-            help=f"homographies on {what}",
-            description=f"Homography estimation on {what}, upright or turned: area under the curve of the corner "
-            "error, precision of the matches, repeatability of the detector, error of the angle, and times.",
-            epilog=EXAMPLE,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+    for module in (
+        eval_homographies,
+        eval_roto,
+        eval_two_view,
+        eval_aims,
+        eval_collections,
+        eval_runtime,
+        eval_equivariance,
+    ):
+        module.add_to(benchmarks)
+
+
+def add_benchmark(benchmarks: Any, name: str, what: str, description: str, example: str) -> argparse.ArgumentParser:
+    """The parser of one benchmark; ``example`` is at least one line ``  steerers eval NAME ...``."""
+    parser: argparse.ArgumentParser = benchmarks.add_parser(
+        name,
+        help=what,
+        description=description,
+        epilog=f"example:\n{example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
+# Options --------------------------------------------------------------------------------------------------------------
+
+
+def add_common_options(
+    parser: argparse.ArgumentParser,
+    *,
+    data: str | None = "the folder that holds the data",
+    models: str | None = MODELS,
+    num_keypoints: int | None = 2048,
+    max_size: int | None = 800,
+    cache: bool = True,
+    paper: bool = False,
+) -> None:
+    """The options of all benchmarks; ``None`` or ``False`` leaves one out.
+
+    Args:
+        data: what ``--data`` is.
+        models: the default of ``--models``; it brings ``--weights``.
+        num_keypoints, max_size: defaults.
+        cache: whether matches are kept, for benchmarks on pairs of images.
+        paper: whether the paper has the experiment, and ``--no-paper`` hides it.
+    """
+    from steerers.benchmarks.runs import SPEC
+
+    if data is not None:
+        parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=data)
+    if models is not None:
+        parser.add_argument(
+            "--models",
+            type=names,
+            default=models,
+            metavar="LIST",
+            help=f"{SPEC}, with commas between (default: %(default)s)",
         )
-        _add_homography_options(homographies)
-        if name == "hpatches":
-            homographies.add_argument(
-                "--skip-large",
-                action="store_true",
-                help="leave out the eight sequences that D2-Net and LoFTR leave out",
-            )
-        homographies.set_defaults(run=run_homographies, benchmark=name, skip_large=False)
+        options.add_weights_option(parser)
+    if num_keypoints is not None:
+        parser.add_argument(
+            "--num-keypoints", type=options.positive, default=num_keypoints, metavar="N", help="default: %(default)s"
+        )
+    if max_size is not None:
+        parser.add_argument(
+            "--max-size", type=options.positive, default=max_size, metavar="PX", help="longest side: %(default)s"
+        )
+    if cache:
+        parser.add_argument("--cache", type=Path, metavar="DIR", help="keep matches here, and use those that are there")
+    if paper:
+        parser.add_argument("--no-paper", action="store_true", help="leave out the paper's rows")
+    _add_output_options(parser)
 
 
-def _add_homography_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the folder that holds the sequences")
-    parser.add_argument(
-        "--models",
-        type=_list,
-        default=MODELS,
-        metavar="LIST",
-        help="MODEL[@DETECTOR][:STRATEGY[:ORDER]], with commas between (default: %(default)s)",
-    )
-    options.add_weights_option(parser)
-    parser.add_argument(
-        "--rotation",
-        type=_list,
-        default="upright",
-        metavar="LIST",
-        help="upright, fixed, quarter, all or joint, or several (default: %(default)s)",
-    )
-    parser.add_argument("--sequences", type=_list, metavar="LIST", help="names of the sequences (default: all)")
-    parser.add_argument(
-        "--num-keypoints", type=options.positive, default=2048, metavar="N", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--max-size", type=options.positive, default=800, metavar="PX", help="longest side (default: %(default)s)"
-    )
+def _add_output_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as Markdown")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write report.json, report.md and plots here")
+
+
+def add_rotation_options(parser: argparse.ArgumentParser, default: str | None = "upright") -> None:
+    """``--rotation``, unless the benchmark has its own, and ``--mask-corners``."""
+    from steerers.benchmarks.protocol import ROTATIONS
+
+    if default is not None:
+        parser.add_argument(
+            "--rotation",
+            type=names,
+            default=default,
+            metavar="LIST",
+            help=f"{', '.join(ROTATIONS)}, or several (default: %(default)s)",
+        )
     parser.add_argument(
         "--mask-corners", action="store_true", help="no keypoints in the black corners that oblique turns leave"
     )
-    parser.add_argument(
-        "--threshold", type=float, default=3.0, metavar="PX", help="of the estimator's inliers (default: %(default)s)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the estimator (default: %(default)s)")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (default: %(default)s)")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="keep matches here, and use those that are there")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as Markdown")
 
 
-def run_homographies(arguments: argparse.Namespace) -> int:
-    """Match, measure, print, write."""
+def names(text: str) -> list[str]:
+    """Names with commas between."""
+    found = [name.strip() for name in text.split(",")]
+    if "" in found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names with commas between")
+    return found
+
+
+# Running --------------------------------------------------------------------------------------------------------------
+
+
+def start(arguments: argparse.Namespace) -> torch.device:
+    """Refuse outputs that cannot be written and a device that is not there, before any work; the device."""
+    from steerers.pipeline import parse_device
+
     for path in (arguments.json, arguments.markdown):
         if path is not None:
             options.check_output(path)
-    from steerers.benchmarks import homographies, report
-    from steerers.benchmarks.protocol import Settings, load_runs, turn_pairs
-    from steerers.pipeline import parse_device
+    if arguments.report is not None:
+        if arguments.report.exists() and not arguments.report.is_dir():
+            raise ValueError(f"cannot write {arguments.report}: it is a file, and the report a folder")
+        options.check_output(arguments.report / "report.json" if arguments.report.is_dir() else arguments.report)
+    return parse_device(arguments.device)
 
-    device = parse_device(arguments.device)
-    estimator = homographies.Estimator(threshold=arguments.threshold, seed=arguments.seed)
-    settings = Settings(arguments.max_size, arguments.mask_corners)
-    skip = homographies.HPATCHES_LARGE if arguments.skip_large else ()
-    layout = homographies.LAYOUTS[arguments.benchmark]
-    pairs = homographies.list_pairs(layout, arguments.data, arguments.sequences, skip=skip)
-    for rotation in arguments.rotation:
-        turn_pairs(pairs, rotation)  # refuses unknown names before any work
-    runs = load_runs(
+
+def load_models(arguments: argparse.Namespace, device: torch.device) -> list[Run]:
+    """The runs that ``--models`` names."""
+    from steerers.benchmarks.runs import load_runs
+
+    return load_runs(
         arguments.models,
         num_keypoints=arguments.num_keypoints,
         max_size=arguments.max_size,
         device=device,
         weights=arguments.weights or (),
     )
-    made = report.environment(device)
-    tables = [
-        homographies.evaluate(
-            runs, pairs, rotation, settings=settings, estimator=estimator, cache=arguments.cache, made=made
-        )
-        for rotation in arguments.rotation
-    ]
-    _write(arguments, report.homography_report(arguments.benchmark, tables, settings, estimator, device))
+
+
+def finish(arguments: argparse.Namespace, report: Report) -> int:
+    """Print the Markdown, write the files that were asked for; the exit code."""
+    from steerers.benchmarks.report import dump, write_text
+
+    markdown = report.to_markdown()
+    options.say(markdown.removesuffix("\n"))
+    if arguments.json is not None:
+        write_text(arguments.json, dump(report.to_json()))
+    if arguments.markdown is not None:
+        write_text(arguments.markdown, markdown)
+    if arguments.report is not None:
+        report.write(arguments.report)
     return 0
-
-
-def _write(arguments: argparse.Namespace, measured: dict[str, Any]) -> None:
-    from steerers.benchmarks.report import markdown
-    from steerers.models.weights import atomic_write
-
-    text = markdown(measured)
-    print(text, end="")
-    contents = ((arguments.json, json.dumps(measured, indent=1, allow_nan=False) + "\n"), (arguments.markdown, text))
-    for path, content in contents:
-        if path is not None:
-            with atomic_write(path) as temporary:
-                temporary.write_text(content, encoding="utf-8")
-
-
-def _list(text: str) -> list[str]:
-    """Names with commas between."""
-    names = [name.strip() for name in text.split(",")]
-    if "" in names:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names with commas between")
-    return names

@@ -1,0 +1,191 @@
+"""Matchers under the names that tables show: how they are written, loaded, shared and told apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from steerers.matching.strategies import Order, Strategy
+
+if TYPE_CHECKING:
+    from steerers.pipeline import Pipeline
+
+MAX_SIZE = 800
+SPEC = "MODEL[@DETECTOR][:STRATEGY[:ORDER]][?OPTION=VALUE&...]"
+_RATIO_TEST = "sift:mutual-nearest?ratio=0.85"
+_OPTIONS: dict[str, type[int] | type[float]] = {
+    "inverse_temperature": float,
+    "threshold": float,
+    "ratio": float,
+    "subset_size": int,
+    "seed": int,
+    "tile": int,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A matcher under the name that the table shows."""
+
+    label: str
+    pipeline: Pipeline
+
+
+# Loading --------------------------------------------------------------------------------------------------------------
+
+
+def load_runs(
+    specs: Sequence[str],
+    *,
+    num_keypoints: int,
+    max_size: int | None = MAX_SIZE,
+    device: str | torch.device = "cpu",
+    weights: Sequence[str | os.PathLike[str]] = (),
+) -> list[Run]:
+    """Matchers from ``MODEL[@DETECTOR][:STRATEGY[:ORDER]][?OPTION=VALUE&...]``.
+
+    Such as ``sift``, ``disk@dedode-l:tta:8`` or ``sift:mutual-nearest?ratio=0.85``; options are those of the strategy.
+    Those with equal networks share one, so that :func:`predict` runs it once for all of them. Files of ``weights`` go
+    to the models that need them, by their names.
+    """
+    from steerers.pipeline import load
+
+    parsed = [_parse_spec(spec) for spec in specs]
+    given = _deal(weights, [(spec.model, spec.detector) for spec in parsed])
+    runs = [
+        Run(
+            label,
+            load(
+                spec.model,
+                detector=spec.detector,
+                weights=files,
+                strategy=spec.strategy,
+                order=spec.order,
+                num_keypoints=num_keypoints,
+                max_size=max_size,
+                device=device,
+                **spec.options,
+            ),
+        )
+        for label, spec, files in zip(specs, parsed, given, strict=True)
+    ]
+    return share_extractors(runs)
+
+
+@dataclass(frozen=True)
+class _Spec:
+    model: str
+    detector: str | None
+    strategy: str | None
+    order: Order
+    options: dict[str, Any]
+
+
+def _parse_spec(text: str) -> _Spec:
+    path, mark, query = text.partition("?")
+    model, *rest = path.split(":")
+    name, *detector = model.split("@")
+    if "" in (name, *detector, *rest) or len(detector) > 1 or len(rest) > 2 or (mark and not query):
+        raise ValueError(f"cannot read {text!r}; write {SPEC}, as in disk, disk:tta:4 or {_RATIO_TEST}")
+    order: Order = "default"
+    if len(rest) == 2:
+        if rest[1] != "continuous" and not rest[1].isdecimal():
+            raise ValueError(f"cannot read {text!r}: the order {rest[1]!r} is neither a whole number nor 'continuous'")
+        order = None if rest[1] == "continuous" else int(rest[1])
+    options = dict(_parse_option(text, part) for part in query.split("&")) if query else {}
+    return _Spec(name, detector[0] if detector else None, rest[0] if rest else None, order, options)
+
+
+def _parse_option(text: str, part: str) -> tuple[str, float]:
+    name, equals, value = part.partition("=")
+    if name not in _OPTIONS or not equals:
+        raise ValueError(f"cannot read {text!r}: {part!r} is none of the options {'=, '.join(_OPTIONS)}=")
+    try:
+        return name, _OPTIONS[name](value)
+    except ValueError:
+        kind = "whole number" if _OPTIONS[name] is int else "number"
+        raise ValueError(f"cannot read {text!r}: {name} must be a {kind}, got {value!r}") from None
+
+
+def _deal(
+    weights: Sequence[str | os.PathLike[str]], models: Sequence[tuple[str, str | None]]
+) -> list[list[str | os.PathLike[str]]]:
+    """For each model the files that it needs, by their names; of one model, all."""
+    from steerers.models import zoo
+
+    if len(set(models)) == 1:
+        return [list(weights)] * len(models)
+    dealt = []
+    for name, detector in models:
+        entry = zoo.find(name) if detector is None else zoo.with_detector(zoo.find(name), detector)
+        stems = {Path(file.name).stem for file in entry.weights}
+        dealt.append([path for path in weights if Path(path).stem in stems])
+    for path in weights:
+        if not any(path in files for files in dealt):
+            raise ValueError(f"{path} is none of the weights of the models {', '.join(name for name, _ in models)}")
+    return dealt
+
+
+# Telling apart --------------------------------------------------------------------------------------------------------
+
+
+def share_extractors(runs: Sequence[Run]) -> list[Run]:
+    """The same runs, those whose extractors are equal with one object, however they came about."""
+    kept: dict[str, Any] = {}
+    shared = []
+    for run in runs:
+        model = run.pipeline.model
+        extractor = kept.setdefault(fingerprint(model.extractor), model.extractor)
+        same = extractor is model.extractor
+        shared.append(
+            run if same else replace(run, pipeline=replace(run.pipeline, model=replace(model, extractor=extractor)))
+        )
+    return shared
+
+
+def fingerprint(module: nn.Module) -> str:
+    """SHA-256 of what a module computes: its classes, public settings and tensors.
+
+    A setting whose text holds an address is never equal to another, so nothing is shared or reused by mistake.
+    """
+    parts: list[Any] = []
+    for name, part in module.named_modules():
+        public = {key: _plain(value) for key, value in vars(part).items() if key[0] != "_" and key != "training"}
+        hidden = [fingerprint(m) for v in vars(part).values() if isinstance(v, tuple) for m in v if _is_module(m)]
+        parts.append([name, f"{type(part).__module__}.{type(part).__qualname__}", public, hidden])
+    parts.append({key: _plain(value) for key, value in module.state_dict().items()})
+    return sha256(parts)
+
+
+def describe_strategy(strategy: Strategy) -> dict[str, Any]:
+    """Name and options of a strategy; steerers and tensors by their hash. Tiles do not change what is matched."""
+    options = {option.name: _plain(getattr(strategy, option.name)) for option in fields(strategy) if option.init}
+    options.pop("tile")
+    return {"name": strategy.name, **options}
+
+
+def _is_module(value: object) -> bool:
+    return isinstance(value, nn.Module)
+
+
+def _plain(value: object) -> Any:
+    """A value as JSON knows it."""
+    if isinstance(value, nn.Module):
+        return fingerprint(value)
+    if isinstance(value, Tensor):
+        data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return [str(value.dtype), list(value.shape), hashlib.sha256(data).hexdigest()]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
+
+
+def sha256(value: Any) -> str:
+    """Of anything that JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,216 @@
+"""The benchmark of equivariance: what is steered exactly scores 1 at every angle, what is not does not."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.equivariant import STEERER, Harmonics
+from steerers.benchmarks.equivariance import Settings, describe_photo, evaluate, hash_photos, make_report
+from steerers.benchmarks.runs import Run, load_runs
+from steerers.features import Keypoints
+from steerers.matching.strategies import DualSoftmax
+from steerers.models.base import Extractor
+from steerers.models.zoo import Model
+from steerers.pipeline import Pipeline
+from steerers.steerer import Steerer
+
+PHOTOGRAPH = Path(__file__).parents[2] / "examples" / "astronaut.jpg"
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Points(Extractor):
+    """Finds the brightest pixels that are allowed."""
+
+    dim = 9
+
+    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+        brightness = image.sum(dim=0) * (1 if mask is None else mask)
+        values, index = brightness.flatten().topk(min(num_keypoints, int((brightness > 0).sum())))
+        xy = torch.stack([index % image.shape[2], index // image.shape[2]], dim=1).float()
+        return Keypoints(xy, values)
+
+    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+        return Harmonics().describe(image, keypoints)
+
+
+class Arbitrary(Points):
+    """Descriptions by where a keypoint lies on the canvas, in no relation to a turn."""
+
+    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+        frequencies = torch.arange(1, 10).double()
+        x, y = keypoints.xy.double().unbind(dim=1)
+        return torch.sin(37.7 * x[:, None] * frequencies + 91.3 * y[:, None] * frequencies**2)
+
+
+def make_run(extractor: Extractor, steerer: Steerer | None = STEERER, label: str = "fake") -> Run:
+    return Run(label, Pipeline(Model(label, extractor, steerer), DualSoftmax()))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three small pictures of noise."""
+    folder, generator = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    paths = []
+    for index, shape in enumerate(((50, 60, 3), (61, 47, 3), (40, 40, 3))):
+        paths.append(folder / f"{index}.png")
+        PIL.Image.fromarray(generator.integers(1, 255, shape, dtype=np.uint8)).save(paths[-1])
+    return paths
+
+
+SMALL = Settings(num_keypoints=30, margin=2.0)
+
+
+def test_an_exactly_equivariant_descriptor_scores_1_at_all_angles(photos: list[Path]) -> None:
+    (steered, unsteered), (kept,) = evaluate([make_run(Points())], photos, SMALL)
+    assert len(steered["curves"]["cosine"]) == 36
+    for name in ("cosine", "nearest", "reciprocal_rank"):
+        np.testing.assert_allclose(steered["curves"][name], 1, atol=1e-5)
+        assert steered["quarter"][name] == pytest.approx(1)
+        assert steered["other"][name] == pytest.approx(1)
+    assert unsteered["curves"]["cosine"][0] == pytest.approx(1)
+    assert unsteered["quarter"]["cosine"] < 0.9
+    assert unsteered["quarter"]["nearest"] < 0.5
+    np.testing.assert_allclose(kept["curves"]["max_change"], 0, atol=1e-5)  # Theorem 4.1
+    np.testing.assert_allclose(kept["curves"]["correlation"], 1, atol=1e-5)
+    assert (steered["num_photos"], steered["num_skipped"], steered["num_keypoints"]) == (3, 0, 30)
+    assert kept["num_pairs"] == 2
+
+
+def test_an_arbitrary_descriptor_does_not(photos: list[Path]) -> None:
+    (steered, unsteered), (kept,) = evaluate([make_run(Arbitrary())], photos, SMALL)
+    for row in (steered, unsteered):
+        for where in ("quarter", "other"):
+            assert row[where]["cosine"] < 0.3
+            assert row[where]["nearest"] < 0.2
+    assert steered["curves"]["cosine"][0] == pytest.approx(1)  # no turn
+    assert kept["quarter"]["mean_change"] > 0.1
+    assert kept["quarter"]["correlation"] < 0.3
+
+
+def test_a_cyclic_steerer_is_exact_at_its_turns_alone(photos: list[Path]) -> None:
+    settings = Settings(num_keypoints=30, margin=2.0, angles=(0.0, 30.0, 60.0, 90.0, 180.0))
+    (steered, unsteered), _ = evaluate([make_run(Points(), STEERER.discretised(4))], photos, settings)
+    cosines = steered["curves"]["cosine"]
+    np.testing.assert_allclose([cosines[k] for k in (0, 3, 4)], 1, atol=1e-5)
+    assert cosines[1] == pytest.approx(unsteered["curves"]["cosine"][1])  # 30 degrees are nearest to none
+    assert cosines[2] == pytest.approx(cosines[1], abs=1e-5)  # 60 are 30 short of 90
+    assert cosines[1] < 0.95
+
+
+def test_upright_sift_is_exact_at_quarter_turns() -> None:
+    runs = load_runs(["upright-sift", "sift"], num_keypoints=200, max_size=320)
+    settings = Settings(max_size=320, num_keypoints=200, angles=(90.0, 180.0, 270.0, 45.0))
+    (steered, unsteered, sift), (kept, _) = evaluate(runs, [PHOTOGRAPH], settings)
+    assert min(steered["curves"]["cosine"][:3]) > 0.9999
+    assert steered["quarter"]["nearest"] == 1
+    assert unsteered["quarter"]["nearest"] < 0.1
+    assert steered["other"]["nearest"] < 0.5
+    assert kept["quarter"]["max_change"] < 0.01
+    assert kept["other"]["max_change"] > 0.05
+    assert sift["descriptions"] == "as they are"
+    assert sift["steerer"] is None
+    assert sift["quarter"]["nearest"] > 0.99  # orientations turn too
+    assert sift["other"]["nearest"] > 0.9
+
+
+def test_models_with_the_same_networks_describe_once(photos: list[Path]) -> None:
+    calls = []
+
+    class Counting(Points):
+        def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+            calls.append(1)
+            return super().describe(image, keypoints)
+
+    extractor = Counting()
+    runs = [make_run(extractor, STEERER, "a"), make_run(extractor, None, "b")]
+    steering, kept = evaluate(runs, photos[:2], Settings(num_keypoints=5, margin=2.0, angles=(0.0, 90.0, 100.0)))
+    assert len(calls) == 2 * (3 + 1)
+    assert [row["label"] for row in steering] == ["a", "a", "b"]
+    assert steering[1]["curves"] == steering[2]["curves"]
+    assert len(kept) == 2
+
+
+def test_photographs_without_keypoints_are_counted(photos: list[Path], tmp_path: Path) -> None:
+    black = tmp_path / "black.png"
+    PIL.Image.new("RGB", (50, 50)).save(black)
+    settings = Settings(num_keypoints=30, margin=2.0, angles=(0.0, 90.0))
+    (steered, _), (kept,) = evaluate([make_run(Points())], [photos[0], black, photos[1]], settings)
+    assert (steered["num_photos"], steered["num_skipped"]) == (2, 1)
+    assert kept["num_pairs"] == 1
+    (steered, _), (kept,) = evaluate([make_run(Points())], [black], settings)
+    assert (steered["num_photos"], steered["num_keypoints"], kept["num_pairs"]) == (0, 0, 0)
+    assert math.isnan(steered["quarter"]["cosine"])
+
+
+def test_one_photograph_is_compared_with_itself(photos: list[Path]) -> None:
+    _, (kept,) = evaluate([make_run(Points())], photos[:1], Settings(num_keypoints=10, margin=2.0, angles=(90.0,)))
+    assert kept["num_pairs"] == 1
+    assert kept["quarter"]["max_change"] < 1e-5
+    assert kept["other"]["max_change"] is None  # there is no other angle
+
+
+def test_keypoints_lie_in_the_disc() -> None:
+    image = torch.zeros(3, 40, 60)
+    image[:, ::4, ::4] = 1
+    found = []
+
+    class Keeping(Points):
+        def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+            found.append(super().detect(image, num_keypoints=num_keypoints, mask=mask))
+            return found[-1]
+
+    described = describe_photo(Model("fake", Keeping(), STEERER), image, Settings(num_keypoints=500, margin=3.0))
+    assert described is not None
+    distances = (found[0].xy - torch.tensor([29.5, 19.5])).norm(dim=1)
+    assert 10 < float(distances.max()) <= 16.5
+
+
+def test_the_report(photos: list[Path], tmp_path: Path) -> None:
+    settings = Settings(num_keypoints=10, margin=2.0, angles=(0.0, 45.0, 90.0))
+    runs = [make_run(Points()), make_run(Arbitrary(), None, "other")]
+    report = make_report(*evaluate(runs, photos, settings), photos, settings, {"device": "nowhere"})
+    found = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert found["settings"]["angles"] == [0, 45, 90]
+    first, second = found["tables"]
+    assert [row["label"] for row in first["rows"]] == ["fake", "fake", "other"]
+    assert first["photos_sha256"] == second["photos_sha256"] == hash_photos(photos)
+    text = report.to_markdown()
+    assert "| fake | SO2, fixed | steered | 10 | 0 | 1.000 | 100.0 | 1.000 | 1.000 | 100.0 | 1.000 |" in text
+    assert "Theorem 4.1" in text
+    pytest.importorskip("matplotlib")
+    report.write(tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "report.json", "report.md", "cosine.png", "nearest.png", "joint.png"
+    }  # fmt: skip
+
+
+def test_the_hash_does_not_know_the_folder(photos: list[Path], tmp_path: Path) -> None:
+    copies = [tmp_path / path.name for path in photos]
+    for source, copy in zip(photos, copies, strict=True):
+        copy.write_bytes(source.read_bytes())
+    assert hash_photos(copies) == hash_photos(photos)
+    assert hash_photos(photos[:2]) != hash_photos(photos)
+
+
+@pytest.mark.parametrize(
+    ("angles", "message"), [((), "not be empty"), ((math.nan,), "finite"), ((10.0, 10.0), "differ")]
+)
+def test_bad_angles(angles: tuple[float, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Settings(angles=angles)
+
+
+def test_nothing_to_measure(photos: list[Path]) -> None:
+    with pytest.raises(ValueError, match="at least one model and one photograph"):
+        evaluate([], photos)
+    with pytest.raises(ValueError, match="at least one model and one photograph"):
+        evaluate([make_run(Points())], [])

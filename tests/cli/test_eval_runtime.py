@@ -1,0 +1,82 @@
+"""``steerers eval runtime`` as users call it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from steerers.cli import main
+
+QUICK = ["--size", "64", "--num-keypoints", "50", "--repeats", "2", "--warm-up", "1"]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_models_side_by_side_beside_the_paper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    arguments = ["eval", "runtime", "--models", "upright-sift,orb", "--strategies", "dual-softmax,max-matches,tta:4"]
+    assert main([*arguments, *QUICK, "--json", str(out)]) == 0
+    report = json.loads(out.read_text())
+    rows = report["tables"][0]["rows"]
+    ours = [row for row in rows if row.get("source") != "paper"]
+    assert [row["label"] for row in ours] == [
+        "upright-sift:dual-softmax", "upright-sift:max-matches", "upright-sift:tta:4",
+        "orb:dual-softmax", "orb:max-matches:4", "orb:max-matches:8", "orb:tta:4",
+    ]  # fmt: skip
+    assert len(rows) == len(ours) + 16
+    for row in ours:
+        assert 0 < row["seconds"]["total"]["lower_quartile"] <= row["seconds"]["total"]["upper_quartile"]
+    assert report["settings"] == {
+        "size": 64, "num_keypoints": 50, "repeats": 2, "warm_up": 1, "seed": 0,
+        "weights": "trained", "precision": "float32",
+    }  # fmt: skip
+    assert "| DeDoDe-B (paper) | Dual softmax |" in capsys.readouterr().out
+
+
+def test_without_weights_and_without_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["eval", "runtime", "--models", "superpoint-so2", "--random-weights", "--no-paper"]
+    assert main([*arguments, "--strategies", "max-similarity,procrustes", *QUICK]) == 0
+    out = capsys.readouterr().out
+    assert "random weights" in out
+    assert "| superpoint-so2 | max-similarity (8) | SO2, learned |" in out
+    assert "| superpoint-so2 | procrustes | Freq1, standing in |" in out
+    assert "(paper)" not in out
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--models", "no-such"], "unknown model 'no-such'"),
+        (["--models", "orb:tta"], "cannot time 'orb:tta': give models by name"),
+        (["--models", "no-such", "--random-weights"], "unknown model 'no-such'"),
+        (["--strategies", "no-such"], "unknown strategy 'no-such'"),
+        (["--precision", "float16"], "model 'orb' runs in float32 only"),
+        (["--precision", "float8"], "unknown precision 'float8'"),
+        (["--random-weights", "--weights", "w.pth"], "exclude each other"),
+        (["--size", "8"], "size must be at least 32"),
+        (["--warm-up", "-1"], "warm_up must be at least 0"),
+        (["--device", "no-such"], "unknown device"),
+        (["--repeats", "0"], "'0' is not a whole number of at least 1"),
+        (["--json", "no-such-folder/out.json"], "there is no folder no-such-folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], extra: list[str], message: str
+) -> None:
+    try:
+        code = main(["eval", "runtime", "--models", "orb", *QUICK, *extra])
+    except SystemExit as stop:  # what argparse itself refuses
+        code = int(stop.code or 0)
+    assert code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["eval", "runtime", "--help"])
+    assert stop.value.code == 0
+    assert "example:" in capsys.readouterr().out
