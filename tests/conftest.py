@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,6 +30,15 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 def tolerance(dtype: torch.dtype) -> float:
     """How near to the truth a result in ``dtype`` must be."""
     return TOLERANCES[dtype]
+
+
+@pytest.fixture
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """For commands that write to the current folder and to the user's cache: an empty folder that stands for both."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("STEERERS_HOME", str(folder / "home"))
+    return folder
 
 
 @pytest.fixture(scope="module")

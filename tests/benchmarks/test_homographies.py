@@ -463,7 +463,7 @@ def test_broken_sequences_are_refused(tmp_path: Path) -> None:
     folder = make_data(tmp_path / "data")
     sequence = folder / "seq"
     draw(dots(), sequence / "img3.ppm", marked=True)
-    with pytest.raises(ValueError, match=r"img3\.ppm and img3\.png; keep one"):
+    with pytest.raises(ValueError, match=r"img3\.png and img3\.ppm; keep one"):
         list_pairs(LAYOUTS["oxford"], folder)
     (sequence / "img3.ppm").unlink()
     (sequence / "img3.png").unlink()

@@ -194,6 +194,12 @@ def test_small_rotations_are_not_lost_in_rounding(degrees: float) -> None:
         ([1, 1, 0], [5, 0, 0], 45.0),
         ([-1, 1, 0], [5, 0, 0], 45.0),
         ([1, 0, 0], [0, 0, 0], 0.0),  # nothing to find
+        ([0, 0, 0], [0, 0, 0], 0.0),
+        ([0, 0, 0], [1, 0, 0], math.inf),  # no direction
+        ([math.nan, 0, 0], [1, 0, 0], math.inf),
+        ([math.inf, 0, 0], [0, 0, 0], math.inf),
+        ([1e-200, 1e-200, 0], [1e-200, 0, 0], 45.0),
+        ([0, 1e200, 0], [1e200, 0, 0], 90.0),
     ],
 )
 def test_translation_error(estimated: list[float], truth: list[float], error: float) -> None:
@@ -204,6 +210,17 @@ def test_pose_error_is_the_larger() -> None:
     R, t = rotation_3d([0, 0, 1], 7), np.array([1.0, 0, 0])
     assert metrics.pose_error(R, t, np.eye(3), np.array([1.0, 1, 0])) == pytest.approx(45)
     assert metrics.pose_error(R, t, np.eye(3), t) == pytest.approx(7)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_pose_that_is_not_finite_or_goes_nowhere_is_a_failure(bad: float) -> None:
+    R, t = np.eye(3), np.array([1.0, 0, 0])
+    broken = R.copy()
+    broken[1, 2] = bad
+    assert metrics.rotation_error(broken, R) == math.inf
+    assert metrics.pose_error(broken, t, R, t) == math.inf
+    assert metrics.pose_error(R, np.array([1.0, bad, 0]), R, t) == math.inf
+    assert metrics.pose_error(R, np.zeros(3), R, t) == math.inf
 
 
 # Precision and recall -------------------------------------------------------------------------------------------------

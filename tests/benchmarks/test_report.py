@@ -52,6 +52,11 @@ def test_markdown() -> None:
     )
 
 
+@pytest.mark.parametrize(("threads", "words"), [(1, "CPU, 1 thread;"), (8, "CPU, 8 threads;"), (None, "CPU;")])
+def test_threads(threads: int | None, words: str) -> None:
+    assert words in Report("poses", "What.", {}, {"device": "CPU", "threads": threads}, []).to_markdown()
+
+
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])
 def test_what_is_no_number_is_a_dash(value: float | None) -> None:
     assert number("x", "x").cell({"x": value}) == "-"

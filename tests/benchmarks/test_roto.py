@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -208,10 +209,16 @@ def test_photographs_are_shrunk_first(photographs: Path, tmp_path: Path) -> None
     assert PIL.Image.open(tmp_path / "made" / "01_a" / "1_rot40.jpg").size == (60, 45)
 
 
+def test_photographs_in_folders_below_count(photographs: Path, tmp_path: Path) -> None:
+    (tmp_path / "above").mkdir()
+    shutil.copytree(photographs, tmp_path / "above" / "below")
+    assert make(tmp_path / "above", tmp_path / "made", scenes=1, max_size=40) == ["01_a"]
+
+
 def test_what_cannot_be_made(photographs: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds 3 photographs, not 10; ask for fewer by --scenes"):
         make(photographs, tmp_path / "made")
-    with pytest.raises(ValueError, match=r"there is no folder .*no-such of photographs"):
+    with pytest.raises(ValueError, match=r"there is no folder .*no-such; give --make a folder of photographs"):
         make(tmp_path / "no-such", tmp_path / "made", scenes=1)
     with pytest.raises(ValueError, match="it is there and not empty"):
         make(photographs, photographs, scenes=1)

@@ -13,7 +13,8 @@ from PIL.ExifTags import GPS, IFD
 from PIL.TiffImagePlugin import IFDRational
 
 from steerers.benchmarks.protocol import Pair
-from steerers.benchmarks.selection import Position, Selection, ground_distance, list_pairs, read_position
+from steerers.benchmarks.selection import Position, Selection, ground_distance, list_images, list_pairs, read_position
+from steerers.datasets.photos import ENDINGS
 
 NAMES = ("a.jpg", "b.JPG", "c.jpg", "d.jpg", "e.jpg")
 METRE = 180 / 3.141592653589793 / 6_371_008.8  # of latitude, in degrees
@@ -56,6 +57,14 @@ def test_all_pairs_by_default(folder: Path) -> None:
     assert letters(pairs) == ["".join(pair) for pair in combinations("abcde", 2)]
     assert pairs[0].name == "a.jpg b.JPG"
     assert str(folder) not in str(pairs[0].key())
+
+
+def test_all_endings_of_photographs_count_but_not_folders_below(tmp_path: Path) -> None:
+    for ending in ENDINGS:
+        (tmp_path / f"x{ending}").touch()
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "x.jpg").touch()
+    assert [path.name for path in list_images(tmp_path)] == [f"x{ending}" for ending in sorted(ENDINGS)]
 
 
 def test_neighbours_in_the_order_of_names(folder: Path) -> None:

@@ -263,7 +263,12 @@ def test_report(data: Path, tmp_path: Path) -> None:
     assert "3 runs" in text
     assert "| DeDoDe-B (paper) | - | 49.0 | 65.0 | 77.0 | - | - | - |" in text
     written = whole.to_json()
-    assert written["settings"]["estimator"]["threshold"] == 0.5
+    assert written["settings"]["estimator"] == {
+        "name": "opencv", "threshold": 0.5, "max_iterations": 1000, "confidence": 0.99999, "runs": 3, "seed": 0
+    }  # fmt: skip
+    assert Estimator(threshold=2.0).describe()["max_iterations"] == 10_000
+    assert "Rows of the paper" in text
+    assert "Rows of the paper" not in make_report("cameras", [evaluation], Settings(), Estimator(), {}).to_markdown()
     assert len(written["tables"][0]["rows"][0]["pairs"][0]["pose_errors"]) == 3
     whole.write(tmp_path)
     assert (tmp_path / "pose-error-fixed.png").stat().st_size > 1000

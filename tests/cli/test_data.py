@@ -305,13 +305,15 @@ def test_reconstructions_are_checked_by_their_own_reader(
     assert "COLMAP reconstruction" in capsys.readouterr().out
     asked = []
 
-    def found(root: Path, images: Path | None, depths: Path | None) -> list[str]:
-        asked.append((root, images, depths))
-        return []
+    def found(root: Path, images: Path | None, depths: Path | None, *, quick: bool) -> tuple[dict[str, int], list[str]]:
+        asked.append((root, images, depths, quick))
+        return {"photographs": 7, "points": 900, "pairs": 12}, []
 
-    monkeypatch.setattr(colmap, "check", found)
+    monkeypatch.setattr(colmap, "survey", found)
     assert check(tmp_path, "--images", tmp_path / "photos") == 0
-    assert asked == [(tmp_path, tmp_path / "photos", None)]
+    assert check(tmp_path, "--quick") == 0
+    assert asked == [(tmp_path, tmp_path / "photos", None, False), (tmp_path, None, None, True)]
+    assert f"COLMAP reconstruction in {tmp_path}: 7 photographs, 900 points, 12 pairs\n" in capsys.readouterr().out
 
 
 def test_layouts_are_told_apart(megadepth: Path, tmp_path: Path) -> None:

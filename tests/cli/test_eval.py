@@ -19,7 +19,7 @@ from steerers.images import load_image, to_uint8
 PHOTOGRAPH = Path(__file__).parents[2] / "examples" / "astronaut.jpg"
 QUICK = ["--num-keypoints", "400", "--max-size", "320"]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "elsewhere")
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +99,62 @@ def test_a_report_folder(folders: dict[str, Path], tmp_path: Path, capsys: pytes
     assert written.startswith(capsys.readouterr().out)
     assert "![corner-error-upright](corner-error-upright.png)" in written
     assert "| orb | mutual-nearest, ratio 0.9 |" in written
+
+
+def test_a_plain_call_leaves_a_report_and_its_matches(
+    folders: dict[str, Path], elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["eval", "oxford", "--data", str(folders["oxford"]), *QUICK, "--models", "orb"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr()
+    assert printed.err.splitlines()[-1] == f"report: {Path('reports') / 'oxford'}"
+    assert "matched before" not in printed.err
+    written = elsewhere / "reports" / "oxford"
+    assert {"report.json", "report.md"} <= {path.name for path in written.iterdir()}
+    assert (written / "report.md").read_text().startswith(printed.out)
+    (kept,) = (elsewhere / "home" / "predictions").iterdir()
+    made = kept.stat().st_mtime_ns
+    assert main([*arguments, "--threshold", "1"]) == 0
+    assert f"matched before, taken from {kept.parent}: orb\n" in capsys.readouterr().err
+    assert kept.stat().st_mtime_ns == made
+    assert "USAC_MAGSAC, 1 px" in (written / "report.md").read_text()
+
+
+def test_nothing_is_left_where_nothing_is_wanted(
+    folders: dict[str, Path], elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["eval", "oxford", "--data", str(folders["oxford"]), *QUICK, "--models", "orb"]
+    assert main([*arguments, "--no-report", "--no-cache"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("## oxford")
+    assert "report:" not in printed.err
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_without_matplotlib_the_report_is_written_all_the_same(
+    folders: dict[str, Path], elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    assert main(["eval", "oxford", "--data", str(folders["oxford"]), *QUICK, "--models", "orb"]) == 0
+    notice, where = capsys.readouterr().err.splitlines()[-2:]
+    assert notice.startswith("the report has no plots, for want of matplotlib")
+    assert where.startswith("report: ")
+    assert {path.name for path in (elsewhere / "reports" / "oxford").iterdir()} == {"report.json", "report.md"}
+
+
+@pytest.mark.parametrize(
+    ("blocked", "message"),
+    [
+        ("reports", "cannot write reports: it is a file, and the report a folder; give --report DIR, or --no-report"),
+        ("home", "cannot keep matches in HOME/predictions: cannot write to HOME; give --cache DIR, or --no-cache"),
+    ],
+)
+def test_default_places_that_cannot_be_written_are_refused_first(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str], blocked: str, message: str
+) -> None:
+    (elsewhere / blocked).write_text("in the way")
+    assert main(["eval", "oxford", "--data", "no-such"]) == 2
+    assert message.replace("HOME", str(elsewhere / "home")) in capsys.readouterr().err
 
 
 def test_roto_360_is_made_and_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,7 +259,10 @@ def test_megadepth(
     out = tmp_path / "out.json"
     arguments = ["eval", name, "--data", str(tmp_path), "--sequences", "0015_0.1_0.3", "--models", "sift", *QUICK]
     assert main([*arguments, "--json", str(out)]) == 0
-    assert "(paper)" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "(paper)" in printed
+    assert "Rows of the paper are of its own protocol: images squashed to 784 x 784" in printed
+    assert "plain RANSAC, 0.5 px at the stored size" in printed  # the paper's estimator
     ours, *paper = json.loads(out.read_text())["tables"][0]["rows"]
     assert [(pair["turn0"], pair["turn1"]) for pair in ours["pairs"]] == rotations
     assert ours["num_matches"] > 40
@@ -214,7 +273,16 @@ def test_megadepth(
     ("arguments", "message"),
     [
         (["roto-360", "--data", "no-such"], "there is no folder no-such; get the Roto-360 zip"),
-        (["roto-360", "--data", "x", "--make", "no-such"], "there is no folder no-such of photographs"),
+        (["oxford", "--data", "no-such", "--rotation", "sideways"], "unknown rotation 'sideways'"),
+        (["cameras", "--data", "no-such", "--rotation", "sideways"], "unknown rotation 'sideways'"),
+        (["sat-ast", "--data", "no-such", "--rotation", "fixed,sideways"], "unknown rotation 'sideways'"),
+        (["oxford", "--data", "no-such", "--report", "x", "--no-report"], "not allowed with argument"),
+        (["oxford", "--data", "no-such", "--cache", "x", "--no-cache"], "not allowed with argument"),
+        (["equivariance", "--data", "no-such", "--no-cache"], "unrecognized arguments: --no-cache"),
+        (["roto-360", "--data", "x", "--seed", "1"], "unrecognized arguments: --seed"),
+        (["sat-ast", "--data", "x", "--seed", "1"], "unrecognized arguments: --seed"),
+        (["equivariance", "--data", "x", "--seed", "1"], "unrecognized arguments: --seed"),
+        (["roto-360", "--data", "x", "--make", "no-such"], "there is no folder no-such; give --make a folder"),
         (["cameras", "--data", "no-such"], "there is no folder no-such; give --data a folder of sequences"),
         (["cameras", "--data", ".", "--apart", "0"], "'0' is not a whole number of at least 1"),
         (["cameras", "--data", ".", "--estimator", "magsac"], "invalid choice: 'magsac'"),
@@ -227,10 +295,8 @@ def test_bad_input_of_the_other_benchmarks(
     arguments: list[str],
     message: str,
     capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    elsewhere: Path,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     try:
         code = main(["eval", *arguments])
     except SystemExit as stop:
@@ -238,7 +304,7 @@ def test_bad_input_of_the_other_benchmarks(
     error = capsys.readouterr().err
     assert (code, error.count("\n")) == (2, 1)
     assert message in error
-    assert list(tmp_path.iterdir()) == []
+    assert list(elsewhere.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -250,6 +316,7 @@ def test_bad_input_of_the_other_benchmarks(
         (["--models", "sift:max-matches"], "needs a steerer"),
         (["--models", "sift,"], "not a list of names"),
         (["--rotation", "sideways"], "unknown rotation 'sideways'; use one of upright, fixed, quarter, all, joint"),
+        (["--rotation", "upright,fixed,upright"], "rotation 'upright' is named twice"),
         (["--sequences", "no-such"], "has no sequence 'no-such'; it has portrait"),
         (["--device", "no-such"], "unknown device"),
         (["--json", "no-such-folder/out.json"], "there is no folder no-such-folder"),

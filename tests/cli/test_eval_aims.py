@@ -12,7 +12,7 @@ from steerers.benchmarks.metrics import apply
 from steerers.cli import main
 from terrain import make_terrain, save, view_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "elsewhere")
 
 
 @pytest.fixture(scope="module")

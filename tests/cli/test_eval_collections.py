@@ -12,7 +12,7 @@ from terrain import make_terrain, save, view_of
 
 QUICK = ["--models", "sift,orb", "--num-keypoints", "400", "--max-size", "180"]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "elsewhere")
 
 
 @pytest.fixture(scope="module")

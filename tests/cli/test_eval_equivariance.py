@@ -13,7 +13,7 @@ from steerers.cli import main
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICK = ["--num-keypoints", "100", "--max-size", "256"]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "elsewhere")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_curves_tables_and_plots(folder: Path, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--data", "no-such-folder"], "no such folder of images: no-such-folder"),
+        (["--data", "no-such-folder"], "there is no folder no-such-folder; give --data a folder of photographs"),
         (["--models", "upright-sift:tta"], "nothing is matched here; give MODEL[@DETECTOR] alone"),
         (["--angles", "0,x"], "is not a list of different angles"),
         (["--angles", "0,nan"], "is not a list of different angles"),

@@ -11,7 +11,7 @@ from steerers.cli import main
 
 QUICK = ["--size", "64", "--num-keypoints", "50", "--repeats", "2", "--warm-up", "1"]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "elsewhere")
 
 
 def test_models_side_by_side_beside_the_paper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

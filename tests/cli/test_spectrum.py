@@ -100,6 +100,21 @@ def test_accuracy_before_and_after(
     assert not (folder / "spectrum.png").exists()
 
 
+def test_nothing_is_concluded_from_no_accuracy(
+    trained: dict[str, tuple[Path, dict[str, float]]],
+    photographs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("steerers.training.spectrum.TELLING", 1.01)
+    outputs = ["--out", tmp_path / "a.png", "--gif", tmp_path / "a.gif"]
+    assert spectrum(trained["C4"][0], "--data", photographs, "--dims", "4", *outputs) == 0
+    text = capsys.readouterr().out
+    assert "nothing can be concluded: the accuracy of all 8 dimensions is below 1.01" in text
+    assert "within 0.01 of the accuracy" not in text
+
+
 def test_several_runs_are_one_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [
         fake_run(tmp_path / name, VALUES, group=group)
@@ -203,7 +218,8 @@ def test_data_that_is_not_there(
     assert spectrum(run, "--data", tmp_path / "nowhere") == 2
     assert "nowhere" in told(capsys)
     assert spectrum(run, "--data", tmp_path / "nowhere", "--device", "teapot") == 2
-    assert "teapot" in told(capsys)
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n"), "teapot" in output.err) == ("", 1, True)
 
 
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -15,8 +17,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from datasets.scenes import cameras_around, street, write_megadepth
+from datasets.scenes import cameras_around, street, write_detections, write_megadepth
+from datasets.workspaces import write_scene
 from steerers.cli import INTERRUPTED, Parser, train
+from steerers.datasets.photos import PhotoStore
 from steerers.images import to_uint8
 from steerers.models.weights import load
 from steerers.training import loop
@@ -334,6 +338,45 @@ def test_a_dry_run_counts_the_pairs_of_megadepth(workplace: Path, capsys: pytest
         write_megadepth(workplace / "MegaDepth", name, street(), cameras_around(3, size=(48, 36), focal=40, spread=0.2))
     assert run(CONFIGS / "c-c4-perm-b.toml", "--dry-run", "--data", "MegaDepth") == 0
     assert "MegaDepth: 3 pairs, 3 held out" in shown(capsys)["data"]
+
+
+def test_a_dry_run_of_a_detector_asks_for_the_points_of_megadepth(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cameras = cameras_around(3, size=(48, 36), focal=40, spread=0.2)
+    for name in ("0001", "0015"):
+        write_megadepth(workplace / "MegaDepth", name, street(), cameras)
+    with pytest.raises(ValueError, match="have no points of their reconstructions"):
+        run(CONFIGS / "detector-c4.toml", "--dry-run", "--data", "MegaDepth")
+    for name in ("0001", "0015"):
+        write_detections(workplace / "MegaDepth", name, street(), cameras)
+    assert run(CONFIGS / "detector-c4.toml", "--dry-run", "--data", "MegaDepth") == 0
+    assert "MegaDepth: 3 pairs, 3 held out" in shown(capsys)["data"]
+
+
+def test_a_dry_run_of_reconstructions_decodes_nothing(
+    config: Path, workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_scene(workplace / "street", depths=True)
+    shutil.copytree(workplace / "street", workplace / "tracks", ignore=shutil.ignore_patterns("stereo"))
+    monkeypatch.setattr(PhotoStore, "open", lambda *_: pytest.fail("decoded"))
+    alone = ["--dry-run", "--cache", "cache", "--set", "data.source=colmap", "data.held_out=0.3"]
+    assert run(config, "--data", "street", *alone) == 0
+    assert re.search(r"street: \d+ pairs, \d+ held out", shown(capsys)["data"])
+    with pytest.raises(ValueError, match="not every photograph of tracks has a depth map"):
+        run(config, "--data", "tracks", *alone)
+    beside = ["--dry-run", "--data", "gone", "--set", "data.colmap=['tracks']"]
+    assert run(config, *beside, "data.colmap_share=0.25") == 0
+    assert re.search(r"for 25% of the steps tracks \(\d+ pairs\)", shown(capsys)["data"])
+    with pytest.raises(ValueError, match=r"setting 'detector' .*tracks has a depth map"):
+        run(config, *beside, "data.colmap_share=0.25", "setting=detector")
+    assert not (workplace / "cache").exists()
+
+
+def test_help_says_what_the_minutes_leave_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run("--help")
+    assert "loading and the final validation come on top" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_dry_run_refuses_what_a_run_would(config: Path) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,10 @@ from steerers.datasets.colmap import (
     check,
     export,
     read_depth,
+    survey,
 )
 from steerers.datasets.pairs import PairBatch, correspondences, covered
+from steerers.datasets.photos import PhotoStore
 from steerers.datasets.reconstruction import Reconstruction
 from steerers.datasets.views import Views, draw_homographies
 from steerers.geometry import rotation, transform_points
@@ -152,6 +155,28 @@ def test_depth_maps_make_the_warp_dense(tmp_path: Path) -> None:
         assert float((seen[index] & inside & ~visible_there).float().mean()) < 0.05
 
 
+def test_batches_are_dense_only_if_every_photograph_of_the_source_has_a_depth_map(tmp_path: Path) -> None:
+    write_scene(tmp_path, depths=True)
+    whole = Colmap(tmp_path, views=VIEWS)
+    path = tmp_path / "stereo" / "depth_maps" / f"{NAMES[0]}.geometric.bin"
+    kept = path.read_bytes()
+    path.unlink()
+    assert whole.dense
+    with pytest.raises(FileNotFoundError, match="geometric"):  # not a batch of another kind
+        batch_of(whole)
+    partly = Colmap(tmp_path, views=VIEWS)
+    assert not partly.dense
+    path.write_bytes(kept)
+    deep = [k for k in range(len(partly)) if NAMES[0] not in partly.names(k)]
+    assert deep
+    read = [partly.read(k) for k in deep]
+    assert all(camera.depth is not None for pair in read for camera in pair.cameras)
+    still = torch.zeros(len(deep), dtype=torch.float64)
+    assert not partly.make(read, still, still, deep, CPU).dense
+    assert not batch_of(partly).dense
+    assert not any(part.dense for part in partly.split(0.3))
+
+
 def test_keypoints_near_tracks_correspond(source: Colmap) -> None:
     batch = batch_of(source)
     assert batch.anchors is not None
@@ -200,6 +225,26 @@ def test_anchors_are_few_and_seen(root: Path) -> None:
     assert not batch.dense
     assert batch.images0.shape == (len(source), 3, 160, 160)
     assert 0 <= float(batch.images0.min()) <= float(batch.images0.max()) <= 1
+
+
+def test_detections_are_all_observations_of_each_photograph(source: Colmap) -> None:
+    batch = batch_of(source)
+    assert batch.detections is not None
+    assert batch.anchors is not None
+    reconstruction = source.scenes[0].reconstruction
+    for side, found in enumerate(batch.detections):
+        maps = (batch.warp.from_photos0, batch.warp.from_photos1)[side]
+        for index in range(len(source)):
+            n = reconstruction.names.index(source.names(index)[1 + side])
+            stored = torch.from_numpy(reconstruction.xy[reconstruction.starts[n] : reconstruction.starts[n + 1]])
+            expected = transform_points(maps[index], stored.double()).float()
+            torch.testing.assert_close(found[index, : len(stored)], expected, atol=1e-3, rtol=1e-5)
+            assert bool(found[index, len(stored) :].isnan().all())
+            anchors = batch.anchors[side][index]
+            anchors = anchors[anchors.isfinite().all(dim=1)]
+            nearest = torch.cdist(anchors.double(), expected.double()).amin(dim=1)
+            assert float(nearest.max()) < 1e-2  # tracks that both show are among them
+            assert len(stored) > len(source.read(index).points[side])
 
 
 def test_photometric_overrides_the_views(root: Path, source: Colmap) -> None:
@@ -325,7 +370,23 @@ def test_missing_and_wrong_photographs_are_named(tmp_path: Path) -> None:
         export(tmp_path, tmp_path / "out")
     PIL.Image.new("RGB", (50, 60)).save(tmp_path / "images" / NAMES[1])
     with pytest.raises(ValueError, match=r"1\.png: 50 x 60 pixels, which is not the aspect"):
-        Colmap(tmp_path, views=VIEWS)
+        Colmap(tmp_path, views=VIEWS).open()
+
+
+def test_photographs_are_decoded_once_and_not_to_be_counted(
+    tmp_path: Path, source: Colmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_scene(tmp_path)
+    calls, decode = [], PhotoStore.open
+    monkeypatch.setattr(PhotoStore, "open", lambda *arguments: calls.append(arguments) or decode(*arguments))
+    lazy = Colmap(tmp_path, views=VIEWS, cache=tmp_path / "cache")
+    parts = lazy.split(0.3)
+    assert sum(map(len, parts)) == len(lazy) == len(source)
+    assert not calls
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda part: part.read(0), (*parts, lazy, lazy)))
+    assert len(calls) == 1
+    assert list((tmp_path / "cache").glob("photos-*.npy"))
 
 
 def test_images_and_depths_may_lie_elsewhere(tmp_path: Path) -> None:
@@ -369,6 +430,29 @@ def test_check_lists_what_is_missing_or_broken(tmp_path: Path) -> None:
     for part in expected:
         assert sum(part in problem for problem in problems) == 1, problems
     assert len(problems) == len(expected)
+
+
+def test_a_survey_counts_and_its_quick_one_opens_no_photograph(tmp_path: Path, source: Colmap) -> None:
+    write_scene(tmp_path, depths=True)
+    model = source.scenes[0].reconstruction
+    counted = {"photographs": len(NAMES), "points": len(model.points)}
+    assert survey(tmp_path) == ({**counted, "pairs": len(source)}, [])
+    (tmp_path / "images" / NAMES[0]).write_bytes(b"no picture")
+    (tmp_path / "stereo" / "depth_maps" / f"{NAMES[1]}.geometric.bin").write_bytes(b"no depth")
+    assert len(check(tmp_path)) == 2
+    assert survey(tmp_path, quick=True) == (counted, [])
+    (tmp_path / "images" / NAMES[0]).unlink()
+    (tmp_path / "stereo" / "depth_maps" / f"{NAMES[1]}.geometric.bin").unlink()
+    missing = check(tmp_path, quick=True)
+    assert ["no such photograph" in missing[0], "no such depth map" in missing[1], len(missing)] == [True, True, 2]
+
+
+def test_check_says_when_training_would_take_no_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_scene(tmp_path)
+    monkeypatch.setattr("steerers.datasets.colmap._MIN_SHARED", 10_000)
+    counts, (problem,) = survey(tmp_path)
+    assert counts["pairs"] == 0
+    assert "training takes none of its" in problem
 
 
 def test_broken_models_are_named(tmp_path: Path) -> None:

@@ -44,6 +44,19 @@ def test_nothing_is_read_beyond_the_last_step() -> None:
     assert len(source.drawn) == 1
 
 
+class Broken(Numbers):
+    root = "photographs"
+
+    def read(self, index: int) -> int:
+        raise OSError("disk on fire")
+
+
+def test_a_pair_that_cannot_be_read_is_named_with_its_source() -> None:
+    expected = r"pair \d of photographs cannot be read: disk on fire; `steerers data check photographs` lists"
+    with feed_of([(Broken(3), 1.0)]) as feed, pytest.raises(ValueError, match=expected):
+        feed.batch(0)
+
+
 def test_weighted_pairs_are_drawn_by_their_weights() -> None:
     source = Numbers(4, torch.tensor([1.0, 0.0, 3.0, 0.0]))
     feed = feed_of([(source, 1.0)], batch=8)

@@ -107,6 +107,8 @@ def test_tracks_alone_train_descriptions_alone() -> None:
     assert all(parameter.grad is None for parameter in objective.network.trunk.head.parameters())
     assert objective.network.describer.linear.weight.grad.isfinite().all()
     assert set(objective(with_tracks(batch_of(photographs()), dense=True), 0.0)) == {"keypoints", "reprojection", "nll"}
+    unweighted = JointObjective(compact(), small_steerer(), OPTIONS, dataclasses.replace(KEYPOINTS, reprojection=0.0))
+    assert set(unweighted(batch_of(photographs()), 0.0)) == {"keypoints", "nll"}
 
 
 def test_validation_does_not_help_itself_with_exchanged_points() -> None:

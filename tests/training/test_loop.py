@@ -100,7 +100,7 @@ def assert_same(actual: Any, expected: Any) -> None:
 
 def assert_same_run(folder: Path, expected: Path) -> None:
     saved = checkpoint.read(folder / CHECKPOINT)
-    assert set(saved) == {"config", "step", "objective", "average", "optimiser"}
+    assert set(saved) == {"config", "step", "pairs", "objective", "average", "optimiser"}
     assert_same(saved, checkpoint.read(expected / CHECKPOINT))
     assert entries(folder) == entries(expected)
     assert_same(read_spectrum(folder), read_spectrum(expected))
@@ -175,7 +175,10 @@ def test_checkpoints_that_cannot_be_resumed_are_refused(tmp_path: Path) -> None:
     for changes, message in (
         ({"steps": 2}, "steps = 1, the configuration says 2"),
         ({"seed": 1}, "seed = 0"),
-        ({"data": DataConfig(rotations="C4", views=config.data.views)}, "'rotations': 'SO2'"),
+        (
+            {"data": DataConfig(rotations="C4", views=config.data.views)},
+            "data.rotations = 'SO2', the configuration says 'C4'$",
+        ),
     ):
         with pytest.raises(ValueError, match=f"cannot resume: the checkpoint was made with .*{message}"):
             run(config_of(setting="A", **{"steps": 1, **changes}), tmp_path, resume=True)
@@ -183,6 +186,33 @@ def test_checkpoints_that_cannot_be_resumed_are_refused(tmp_path: Path) -> None:
     (tmp_path / CHECKPOINT).write_bytes(whole[:-100])
     with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint\.pt: a damaged checkpoint"):
         run(config, tmp_path, resume=True)
+
+
+def test_a_run_is_not_resumed_with_another_number_of_pairs(tmp_path: Path) -> None:
+    config = config_of(setting="A", steps=2)
+    run(config, tmp_path, photographs(4), max_minutes=MOMENT)
+    assert checkpoint.read(tmp_path / CHECKPOINT)["pairs"] == [4]
+    expected = "cannot resume: the checkpoint was made with 4 training pairs, the data has 5; give the same data"
+    with pytest.raises(ValueError, match=expected):
+        run(config, tmp_path, photographs(5), resume=True)
+    mixed = Sources([(photographs(4), 0.5), (photographs(3), 0.5)], photographs(2))
+    with pytest.raises(ValueError, match="4 training pairs, the data has 4 and 3;"):
+        train(config, OBJECTIVES["A"](), mixed, tmp_path, device=CPU, resume=True)
+    assert run(config, tmp_path, photographs(4), resume=True).step == 2
+
+
+def test_data_is_checked_and_opened_before_the_time_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    source = Passing(photographs(), lambda made: order.append("made"))
+    source.open = lambda: order.append("opened")  # type: ignore[attr-defined]
+    monkeypatch.setattr(loop.time, "monotonic", lambda: order.append("time") or 0.0)
+    run(config_of(setting="A", steps=1), tmp_path / "a", source, max_minutes=1)
+    assert order[:2] == ["opened", "time"]
+    source.dense = False  # type: ignore[attr-defined]
+    order.clear()
+    with pytest.raises(ValueError, match="setting 'joint' trains keypoints on pairs whose warp is known everywhere"):
+        run(config_of(setting="joint", steps=1), tmp_path / "b", source)
+    assert not order
 
 
 def test_what_does_not_train_may_change(tmp_path: Path) -> None:
@@ -288,6 +318,18 @@ def test_the_average_follows_the_weights() -> None:
         assert objective.network["first"].item() == pytest.approx(expected, rel=1e-6)
         raise OSError
     assert objective.network["first"].item() == 6.0
+
+
+def test_the_average_of_a_learned_steerer_moves_once_a_step() -> None:
+    objective = descriptor_objective("B")
+    state = loop._State(config_of(optimiser=OptimiserConfig(ema=0.5)), objective, CPU)
+    start = objective.steerer.generator().detach().clone()
+    objective.steerer.generator().data.add_(1.0)
+    state.step = 100
+    state.update_average()
+    with state.averaged():
+        torch.testing.assert_close(objective.steerer.generator().detach(), start + 0.5)
+    torch.testing.assert_close(objective.steerer.generator().detach(), start + 1.0)
 
 
 def test_validation_uses_the_average_and_gives_the_weights_back(tmp_path: Path) -> None:

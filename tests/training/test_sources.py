@@ -30,7 +30,7 @@ from steerers.datasets.reconstruction import Reconstruction
 from steerers.images import to_uint8
 from steerers.training.config import DataConfig, TrainConfig, load_config, parse_config
 from steerers.training.settings import build_objective
-from steerers.training.sources import build_sources, needs_detections, places_of
+from steerers.training.sources import build_sources, check_dense, needs_detections, places_of, read_pair
 from terrain import make_terrain
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -176,3 +176,33 @@ def test_reconstructions_alone_and_beside_photographs(tmp_path: Path, photograph
     assert isinstance(mixed.validation, Photographs)
     with pytest.raises(ValueError, match=r"data.held_out: share 0.0 holds out none of \d+ pairs; choose another share"):
         build_sources(dataclasses.replace(alone, held_out=0.0), [tmp_path / "street"], CPU)
+
+
+def test_keypoints_are_not_trained_where_only_tracks_are_known(tmp_path: Path, photographs: Path) -> None:
+    street = tmp_path / "street"
+    write_reconstruction(street)
+    alone = parse_config({"data": {"source": "colmap", "views": {"size": 96}, "held_out": 0.3}}).data
+    mixed = {"views": {"size": 96}, "colmap": [str(street)]}
+    beside = parse_config({"data": {**mixed, "colmap_share": 0.25}}).data
+    tracks = build_sources(alone, [street], CPU).training
+    for setting in ("A", "B", "C"):
+        check_dense(setting, tracks)
+    with pytest.raises(ValueError, match=r"'joint' .*street has a depth map; .*data.colmap with data.colmap_share"):
+        check_dense("joint", tracks)
+    check_dense("joint", tracks, photographs=True)
+    check_dense("joint", build_sources(beside, [photographs], CPU).training)
+    for training in (tracks, build_sources(beside, [photographs], CPU).training):
+        with pytest.raises(ValueError, match=r"'detector' .*depth map; make them .*or train on photographs alone"):
+            check_dense("detector", training)
+    depths = street / "stereo" / "depth_maps"
+    depths.mkdir(parents=True)
+    for n in range(4):
+        (depths / f"{n}.png.geometric.bin").write_bytes(b"120&90&1&" + np.ones(120 * 90, "<f4").tobytes())
+    dense = build_sources(alone, [street], CPU).training
+    check_dense("detector", dense)
+    check_dense("joint", dense)
+    ((source, _),) = dense
+    (depths / f"{source.names(0)[1]}.geometric.bin").write_bytes(b"120&90&1&")
+    expected = r"pair 0 of .*street cannot be read: .*a damaged depth map.*; `steerers data check .*street` lists"
+    with pytest.raises(ValueError, match=expected):
+        read_pair(source, 0)

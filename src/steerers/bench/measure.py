@@ -29,11 +29,9 @@ def measure(call: Callable[[], Any], device: torch.device, repeats: int = 5) -> 
     call()
     seconds = []
     for _ in range(repeats):
-        _synchronise(device)
-        start = time.perf_counter()
+        start = now(device)
         call()
-        _synchronise(device)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(now(device) - start)
     return Cost(median(seconds), peak_memory(call, device))
 
 
@@ -81,6 +79,10 @@ def _quiet_profiler() -> Iterator[None]:
             os.environ["KINETO_LOG_LEVEL"] = before
 
 
-def _synchronise(device: torch.device) -> None:
+def now(device: torch.device) -> float:
+    """Seconds, when all that was asked of a device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+    return time.perf_counter()

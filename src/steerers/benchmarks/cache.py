@@ -14,6 +14,7 @@ import json
 import math
 import re
 import secrets
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -60,6 +61,9 @@ def predict_or_load(
         for path, run, config in zip(paths, runs, configs, strict=True)
     ]
     missing = [index for index, predictions in enumerate(done) if predictions is None]
+    if len(missing) < len(runs):
+        kept = ", ".join(run.label for index, run in enumerate(runs) if index not in missing)
+        sys.stderr.write(f"matched before, taken from {cache}: {kept}\n")
     if missing:
         drafts = [_Draft(paths[index], runs[index].label, configs[index], made or {}) for index in missing]
         made_now = _predict(drafts, [runs[index] for index in missing], pairs, settings, observe)

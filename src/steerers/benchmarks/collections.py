@@ -292,4 +292,4 @@ def _plot(evaluation: Evaluation[Pair, CollectionOutcome], path: Path) -> None:
     from steerers.benchmarks.plots import angle_histogram
 
     series = {row.run.label: [o.angle for o in row.outcomes if o.verified] for row in evaluation.rows}
-    angle_histogram(path, series, title="angles of verified pairs")
+    angle_histogram(path, series, ylabel="pairs", title="angles of verified pairs")

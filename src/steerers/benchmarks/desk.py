@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from steerers.bench.measure import now
 from steerers.benchmarks.views import Recent, View, count_bytes, load_at, make_view
 from steerers.features import Features
 from steerers.images import Image
@@ -87,12 +87,3 @@ def _image_bytes(image: Image) -> int:
 def _feature_bytes(extracted: Extracted) -> int:
     features = extracted.features
     return count_bytes(features.keypoints, features.descriptions, features.scores)
-
-
-def now(device: torch.device) -> float:
-    """Seconds, when all that was asked of a device is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
-    return time.perf_counter()

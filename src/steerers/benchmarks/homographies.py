@@ -30,7 +30,6 @@ from steerers.geometry import scaling
 AUC_PIXELS = (3.0, 5.0, 10.0)
 CORRECT_PIXELS = 3.0
 """Within this distance a match is correct and a keypoint is repeated."""
-IMAGE_ENDINGS = (".ppm", ".pgm", ".png", ".webp", ".bmp", ".tif", ".tiff", ".jpg", ".jpeg")
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def list_pairs(
 
 
 def _first_image(layout: Layout, folder: Path) -> Path | None:
-    return _find(folder, layout.image.format(k=1), IMAGE_ENDINGS)
+    return _find_image(folder, layout.image.format(k=1))
 
 
 def _other_layout(layout: Layout, folder: Path) -> str:
@@ -133,7 +132,7 @@ def _list_sequence(layout: Layout, folder: Path) -> list[HomographyPair]:
     pairs = []
     k = 2
     while True:
-        image = _find(folder, layout.image.format(k=k), IMAGE_ENDINGS)
+        image = _find_image(folder, layout.image.format(k=k))
         matrix = _find(folder, layout.homography.format(k=k), ("", ".txt"))
         if image is None and matrix is None:
             break
@@ -146,6 +145,12 @@ def _list_sequence(layout: Layout, folder: Path) -> list[HomographyPair]:
     if not pairs:
         raise ValueError(f"sequence {folder} has an image 1 but no image 2; {layout.help}")
     return pairs
+
+
+def _find_image(folder: Path, stem: str) -> Path | None:
+    from steerers.datasets.photos import ENDINGS
+
+    return _find(folder, stem, sorted(ENDINGS))
 
 
 def _find(folder: Path, stem: str, endings: Sequence[str]) -> Path | None:

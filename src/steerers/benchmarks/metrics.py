@@ -169,11 +169,13 @@ def angle_error(estimated: float | None, truth: float | None) -> float | None:
 
 
 def rotation_error(estimated: NDArray[Any], truth: NDArray[Any]) -> float:
-    """Degrees of the rotation between two (3, 3) rotations, 0 to 180.
+    """Degrees of the rotation between two (3, 3) rotations, 0 to 180; infinite if the estimated one is not finite.
 
     >>> round(rotation_error(np.diag([-1.0, -1.0, 1.0]), np.eye(3)), 9)
     180.0
     """
+    if not np.isfinite(estimated).all():
+        return math.inf
     distance = float(np.linalg.norm(np.asarray(estimated, np.float64) - truth))  # 2 sqrt(2) sin(angle / 2)
     return math.degrees(2 * math.asin(min(1.0, distance / math.sqrt(8))))
 
@@ -181,16 +183,22 @@ def rotation_error(estimated: NDArray[Any], truth: NDArray[Any]) -> float:
 def translation_error(estimated: NDArray[Any], truth: NDArray[Any]) -> float:
     """Degrees between the lines of two (3,) translations, 0 to 90; the sign of a translation is not told apart.
 
-    0 if the true one is zero: then there is no direction to find.
+    Infinite if the estimated one is not finite, or zero, which has no direction; 0 if the true one is zero: then there
+    is no direction to find.
     """
     a, b = np.asarray(estimated, np.float64).ravel(), np.asarray(truth, np.float64).ravel()
+    if not np.isfinite(a).all():
+        return math.inf
     if not b.any():
         return 0.0
+    if not a.any():
+        return math.inf
+    a, b = a / np.abs(a).max(), b / np.abs(b).max()  # products of very short or long ones would leave float64
     return math.degrees(math.atan2(float(np.linalg.norm(np.cross(a, b))), abs(float(a @ b))))
 
 
 def pose_error(R: NDArray[Any], t: NDArray[Any], true_R: NDArray[Any], true_t: NDArray[Any]) -> float:
-    """The larger of :func:`rotation_error` and :func:`translation_error`, in degrees."""
+    """The larger of :func:`rotation_error` and :func:`translation_error`, in degrees; infinite if one of them is."""
     return max(rotation_error(R, true_R), translation_error(t, true_t))
 
 

@@ -101,6 +101,8 @@ def histogram(
                 axes.stairs(heights, edges, fill=True, alpha=0.25, color=colour)
         _limit(axes, (float(edges[0]), float(edges[-1])), None, xticks)
         axes.set_ylim(bottom=0)
+        if not share:
+            axes.yaxis.get_major_locator().set_params(integer=True)
 
 
 def angle_histogram(

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor
 
-from steerers.benchmarks.desk import Desk, now
+from steerers.bench.measure import now
+from steerers.benchmarks.desk import Desk
 from steerers.benchmarks.runs import MAX_SIZE, Run, sha256
 from steerers.benchmarks.views import View
 from steerers.features import Matches

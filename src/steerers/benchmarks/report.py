@@ -216,7 +216,8 @@ class Report:
         where = self.environment
         made = {look_up(row, "made", "device") for table in self.tables for row in table.rows} - {None}
         devices = ", ".join(sorted(made)) or where.get("device", "an unknown device")
-        threads = f", {where['threads']} threads" if "threads" in where else ""
+        number_threads = where.get("threads")
+        threads = "" if number_threads is None else f", {number_threads} thread{'' if number_threads == 1 else 's'}"
         versions = [f"{name} {where[name]}" for name in ("steerers", "python", *_PACKAGES) if where.get(name)]
         return f"Run on {devices}{threads}; {', '.join(versions)}; commit {where.get('commit') or 'unknown'}."
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from steerers.benchmarks import metrics, outcomes
-from steerers.benchmarks.homographies import IMAGE_ENDINGS, HomographyPair, read_homography, true_homography
+from steerers.benchmarks.homographies import HomographyPair, read_homography, true_homography
 from steerers.benchmarks.outcomes import Evaluation, Outcome
 from steerers.benchmarks.protocol import Prediction, Settings
 from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Report, number, percent, share_failed
@@ -101,10 +101,12 @@ def _list_scene(folder: Path) -> list[RotoPair]:
 
 def _turned_images(folder: Path) -> dict[int, Path]:
     """The images of a scene by the angle in their names."""
+    from steerers.datasets.photos import ENDINGS
+
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
         name = _TURNED.fullmatch(path.stem)
-        if name and path.suffix.lower() in IMAGE_ENDINGS:
+        if name and path.suffix.lower() in ENDINGS:
             angle = int(name[1])
             if angle in found:
                 raise ValueError(f"{folder} has {found[angle].name} and {path.name}; keep one of them")

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 
 from steerers._version import __version__
-from steerers.benchmarks.homographies import IMAGE_ENDINGS
 from steerers.benchmarks.report import dump
 from steerers.geometry import rotation, warp_image
 from steerers.images import load_image, to_uint8
@@ -35,7 +34,7 @@ def is_made(folder: Path) -> bool:
 
 
 def make(photographs: Path, folder: Path, *, scenes: int = SCENES, max_size: int | None = None) -> list[str]:
-    """Generate the layout from the first photographs of a folder, by name.
+    """Generate the layout from the first photographs of a folder, by name, those in folders below included.
 
     Each is turned about its centre onto a canvas of its own size; what a turn uncovers is black. Sampling is bilinear,
     files are JPEG of quality 95, the unturned one too.
@@ -66,9 +65,11 @@ def make(photographs: Path, folder: Path, *, scenes: int = SCENES, max_size: int
 
 
 def _list_photographs(folder: Path, scenes: int) -> list[Path]:
+    from steerers.datasets.photos import find_images
+
     if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder} of photographs")
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_ENDINGS and path.is_file())
+        raise ValueError(f"there is no folder {folder}; give --make a folder of photographs")
+    found = find_images(folder)
     if len(found) < scenes:
         raise ValueError(f"{folder} holds {len(found)} photographs, not {scenes}; ask for fewer by --scenes")
     return found[:scenes]

@@ -5,7 +5,6 @@ What is timed is in :mod:`steerers.benchmarks.workloads`; neither reading nor de
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from steerers.bench.measure import peak_memory
+from steerers.bench.measure import now, peak_memory
 from steerers.benchmarks import paper, plots
 from steerers.benchmarks.report import MODEL_COLUMNS, Column, Report, Table, look_up, number, text
 from steerers.benchmarks.runs import describe_strategy
@@ -40,18 +39,9 @@ T = TypeVar("T")
 
 def time_call(call: Callable[[], T], device: torch.device) -> tuple[T, float]:
     """What a call gives and the seconds it takes; the device is idle before and after."""
-    _synchronise(device)
-    start = time.perf_counter()
+    start = now(device)
     result = call()
-    _synchronise(device)
-    return result, time.perf_counter() - start
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+    return result, now(device) - start
 
 
 def measure_model(subjects: Sequence[Subject], settings: Settings, device: torch.device) -> list[dict[str, Any]]:

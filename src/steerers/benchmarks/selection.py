@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from steerers.benchmarks.protocol import Pair
+from steerers.datasets.photos import ENDINGS
 
-IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm", ".pgm")
 EARTH_RADIUS = 6_371_008.8  # metres, mean
-HELP = f"give --data a folder with at least two photographs ({', '.join(IMAGES)}) of one place"
+HELP = f"give --data a folder with at least two photographs ({', '.join(sorted(ENDINGS))}) of one place"
 
 Position = tuple[float, float]  # latitude and longitude, degrees
 
@@ -43,10 +43,10 @@ class Selection:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """The photographs of a folder, by name."""
+    """The photographs of a folder, by name; not those in folders below, whose names could be the same."""
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; {HELP}")
-    images = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGES and path.is_file())
+    images = sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and path.is_file())
     if len(images) < 2:
         raise ValueError(f"{folder} holds {len(images)} photographs; {HELP}")
     return images

@@ -40,7 +40,11 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     check.add_argument("dir", type=Path, metavar="DIR", help="the data")
-    check.add_argument("--quick", action="store_true", help="only look whether files are there, without opening them")
+    check.add_argument(
+        "--quick",
+        action="store_true",
+        help="only look whether files are there, without opening them; of a reconstruction the model alone is read",
+    )
     check.add_argument("--scenes", metavar="LIST", help="of MegaDepth, with commas between (default: all)")
     check.add_argument("--images", type=Path, metavar="DIR", help="of a COLMAP reconstruction (default: DIR/images)")
     check.add_argument(

@@ -7,6 +7,8 @@ the models that are asked for, and what is printed and written in the end.
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +21,15 @@ if TYPE_CHECKING:
     from steerers.benchmarks.runs import Run
 
 EXAMPLE = """example:
-  steerers eval oxford --data oxford --models upright-sift,sift,orb --rotation fixed --report out
+  steerers eval oxford --data oxford --models upright-sift,sift,orb --rotation fixed
   steerers eval hpatches --data hpatches-sequences-release --models upright-sift:max-matches,upright-sift:tta \\
-      --rotation upright,quarter,joint --cache predictions
+      --rotation upright,quarter,joint --report out
 """
 MODELS = "upright-sift,sift,orb"
+REPORTS = Path("reports")
+"""The folder, in the current one, of the reports of all benchmarks."""
+PREDICTIONS = "predictions"
+"""The folder of kept matches, beside the weights."""
 
 
 def add_to(commands: Any) -> None:
@@ -41,7 +47,8 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "eval",
         help="run a benchmark",
-        description="Run a benchmark on data that you have.",
+        description="Run a benchmark on data that you have. Tables are printed, and written with plots to a folder "
+        "reports/NAME; matches are kept, so that another threshold or estimator needs no matching.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -67,6 +74,7 @@ def add_benchmark(benchmarks: Any, name: str, what: str, description: str, examp
         epilog=f"example:\n{example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(benchmark=name)
     return parser
 
 
@@ -82,6 +90,7 @@ def add_common_options(
     max_size: int | None = 800,
     cache: bool = True,
     paper: bool = False,
+    seed: bool = True,
 ) -> None:
     """The options of all benchmarks; ``None`` or ``False`` leaves one out.
 
@@ -91,6 +100,7 @@ def add_common_options(
         num_keypoints, max_size: defaults.
         cache: whether matches are kept, for benchmarks on pairs of images.
         paper: whether the paper has the experiment, and ``--no-paper`` hides it.
+        seed: whether the benchmark itself draws anything; strategies have seeds of their own.
     """
     from steerers.benchmarks.runs import SPEC
 
@@ -114,18 +124,40 @@ def add_common_options(
             "--max-size", type=options.positive, default=max_size, metavar="PX", help="longest side: %(default)s"
         )
     if cache:
-        parser.add_argument("--cache", type=Path, metavar="DIR", help="keep matches here, and use those that are there")
+        _add_cache_options(parser)
     if paper:
         parser.add_argument("--no-paper", action="store_true", help="leave out the paper's rows")
+    if seed:
+        parser.add_argument(
+            "--seed", type=int, default=0, help="of the estimator or what is drawn (default: %(default)s)"
+        )
     _add_output_options(parser)
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as Markdown")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="write report.json, report.md and plots here")
+    report = parser.add_mutually_exclusive_group()
+    report.add_argument(
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help=f"write report.json, report.md and plots here (default: {REPORTS / parser.get_default('benchmark')})",
+    )
+    report.add_argument("--no-report", action="store_true", help="print only")
+
+
+def _add_cache_options(parser: argparse.ArgumentParser) -> None:
+    cache = parser.add_mutually_exclusive_group()
+    cache.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help=f"keep matches here, and use those that are there (default: {PREDICTIONS} in the folder of the weights, "
+        "STEERERS_HOME)",
+    )
+    cache.add_argument("--no-cache", action="store_true", help="match anew, keep nothing")
 
 
 def add_rotation_options(parser: argparse.ArgumentParser, default: str | None = "upright") -> None:
@@ -135,7 +167,7 @@ def add_rotation_options(parser: argparse.ArgumentParser, default: str | None = 
     if default is not None:
         parser.add_argument(
             "--rotation",
-            type=names,
+            type=_rotations,
             default=default,
             metavar="LIST",
             help=f"{', '.join(ROTATIONS)}, or several (default: %(default)s)",
@@ -143,6 +175,18 @@ def add_rotation_options(parser: argparse.ArgumentParser, default: str | None = 
     parser.add_argument(
         "--mask-corners", action="store_true", help="no keypoints in the black corners that oblique turns leave"
     )
+
+
+def _rotations(text: str) -> list[str]:
+    from steerers.benchmarks.protocol import ROTATIONS
+
+    found = names(text)
+    for index, name in enumerate(found):
+        if name not in ROTATIONS:
+            raise argparse.ArgumentTypeError(f"unknown rotation {name!r}; use one of {', '.join(ROTATIONS)}")
+        if name in found[:index]:
+            raise argparse.ArgumentTypeError(f"rotation {name!r} is named twice")
+    return found
 
 
 def names(text: str) -> list[str]:
@@ -157,17 +201,48 @@ def names(text: str) -> list[str]:
 
 
 def start(arguments: argparse.Namespace) -> torch.device:
-    """Refuse outputs that cannot be written and a device that is not there, before any work; the device."""
+    """Refuse outputs that cannot be written and a device that is not there, before any work; the device.
+
+    Fills in where the report goes and where matches are kept, unless these are not wanted.
+    """
     from steerers.pipeline import parse_device
 
     for path in (arguments.json, arguments.markdown):
         if path is not None:
             options.check_output(path)
     if arguments.report is not None:
-        if arguments.report.exists() and not arguments.report.is_dir():
-            raise ValueError(f"cannot write {arguments.report}: it is a file, and the report a folder")
-        options.check_output(arguments.report / "report.json" if arguments.report.is_dir() else arguments.report)
+        _check_folder(arguments.report)
+    elif not arguments.no_report:
+        arguments.report = _default_report(arguments.benchmark)
+    if "cache" in arguments and not arguments.no_cache:
+        from steerers.models.weights import home
+
+        arguments.cache = arguments.cache or home() / PREDICTIONS
+        _check_cache(arguments.cache)
     return parse_device(arguments.device)
+
+
+def _default_report(benchmark: str) -> Path:
+    folder = REPORTS / benchmark
+    try:
+        _check_folder(folder if REPORTS.is_dir() else REPORTS)
+    except ValueError as error:
+        raise ValueError(f"{error}; give --report DIR, or --no-report") from None
+    return folder
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that could not be made or written to."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"cannot write {folder}: it is a file, and the report a folder")
+    options.check_output(folder / "report.json" if folder.is_dir() else folder)
+
+
+def _check_cache(folder: Path) -> None:
+    """Refuse a folder in which matches could not be kept, without making it."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"cannot keep matches in {folder}: cannot write to {there}; give --cache DIR, or --no-cache")
 
 
 def load_models(arguments: argparse.Namespace, device: torch.device) -> list[Run]:
@@ -184,7 +259,7 @@ def load_models(arguments: argparse.Namespace, device: torch.device) -> list[Run
 
 
 def finish(arguments: argparse.Namespace, report: Report) -> int:
-    """Print the Markdown, write the files that were asked for; the exit code."""
+    """Print the Markdown, write the files, say where the report is on standard error; the exit code."""
     from steerers.benchmarks.report import dump, write_text
 
     markdown = report.to_markdown()
@@ -195,4 +270,5 @@ def finish(arguments: argparse.Namespace, report: Report) -> int:
         write_text(arguments.markdown, markdown)
     if arguments.report is not None:
         report.write(arguments.report)
+        print(f"report: {arguments.report}", file=sys.stderr)
     return 0

@@ -68,7 +68,7 @@ def _add_sat_ast(benchmarks: Any) -> None:
         "of the errors of points that were marked by hand.",
         SAT_AST_EXAMPLE,
     )
-    add_common_options(parser, data="the folder that holds annotations-v1 and data", max_size=1024)
+    add_common_options(parser, data="the folder that holds annotations-v1 and data", max_size=1024, seed=False)
     add_rotation_options(parser, default="upright,quarter")
     parser.add_argument(
         "--threshold",
@@ -101,14 +101,12 @@ def run_sat_ast(arguments: argparse.Namespace) -> int:
     """Match, measure, print, write."""
     device = start(arguments)
     from steerers.benchmarks import satast
-    from steerers.benchmarks.protocol import Settings, turn_pairs
+    from steerers.benchmarks.protocol import Settings
     from steerers.benchmarks.report import environment
 
     estimator = satast.Estimator(threshold=arguments.threshold)
     settings = Settings(arguments.max_size, arguments.mask_corners)
     pairs = satast.list_pairs(arguments.data)
-    for rotation in arguments.rotation:
-        turn_pairs(pairs, rotation)  # refuses unknown names before any work
     runs = load_models(arguments, device)
     made = environment(device)
     evaluations = [

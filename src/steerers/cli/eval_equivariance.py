@@ -32,6 +32,7 @@ def add_to(benchmarks: Any) -> None:
         num_keypoints=512,
         max_size=640,
         cache=False,
+        seed=False,
     )
     parser.add_argument(
         "--angles", type=_angles, metavar="LIST", help="degrees, with commas between (default: every 10)"
@@ -58,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = equivariance.Settings(
         arguments.max_size, arguments.num_keypoints, arguments.margin, arguments.angles or equivariance.ANGLES
     )
+    if not arguments.data.is_dir():
+        raise ValueError(f"there is no folder {arguments.data}; give --data a folder of photographs, any will do")
     photos = find_images(arguments.data)
     if arguments.num_photos is not None and arguments.num_photos < len(photos):
         step = len(photos) / arguments.num_photos

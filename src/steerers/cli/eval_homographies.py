@@ -9,11 +9,11 @@ from steerers.cli.eval import add_benchmark, add_common_options, add_rotation_op
 
 EXAMPLES = {
     "oxford": """\
-  steerers eval oxford --data oxford --models upright-sift,sift,orb --rotation fixed --json out.json --markdown out.md
+  steerers eval oxford --data oxford --models upright-sift,sift,orb --rotation fixed --report out
 """,
     "hpatches": """\
   steerers eval hpatches --data hpatches-sequences-release --models upright-sift:max-matches,upright-sift:tta \\
-      --rotation upright,quarter,joint --cache predictions
+      --rotation upright,quarter,joint --no-cache
 """,
 }
 
@@ -45,14 +45,14 @@ def add_to(benchmarks: Any) -> None:
                 action="store_true",
                 help="leave out the eight sequences that D2-Net and LoFTR leave out",
             )
-        parser.set_defaults(run=run, benchmark=name, skip_large=False)
+        parser.set_defaults(run=run, skip_large=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Match, measure, print, write."""
     device = start(arguments)
     from steerers.benchmarks import homographies
-    from steerers.benchmarks.protocol import Settings, turn_pairs
+    from steerers.benchmarks.protocol import Settings
     from steerers.benchmarks.report import environment
 
     estimator = homographies.Estimator(threshold=arguments.threshold, seed=arguments.seed)
@@ -60,8 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
     skip = homographies.HPATCHES_LARGE if arguments.skip_large else ()
     layout = homographies.LAYOUTS[arguments.benchmark]
     pairs = homographies.list_pairs(layout, arguments.data, arguments.sequences, skip=skip)
-    for rotation in arguments.rotation:
-        turn_pairs(pairs, rotation)  # refuses unknown names before any work
     runs = load_models(arguments, device)
     made = environment(device)
     evaluations = [

@@ -28,7 +28,9 @@ def add_to(benchmarks: Any) -> None:
         "and 10 pixels, number of matches and keypoints. With --make, such data is made from a folder of photographs.",
         EXAMPLE,
     )
-    add_common_options(parser, data="the folder that holds the scenes, or is to", max_size=MAX_SIZE, paper=True)
+    add_common_options(
+        parser, data="the folder that holds the scenes, or is to", max_size=MAX_SIZE, paper=True, seed=False
+    )
     parser.add_argument("--sequences", type=names, metavar="LIST", help="names of the scenes (default: all)")
     parser.add_argument("--make", type=Path, metavar="IMAGES", help="make data in --data from these photographs")
     parser.add_argument(

@@ -23,14 +23,14 @@ def add_to(benchmarks: Any) -> None:
         parser = add_benchmark(
             benchmarks,
             name,
-            f"relative pose on {about.partition(',')[0]}{' turned' if ',' in about else ''}",
+            f"relative pose on {about}",
             f"Relative pose on {about}: area under the curve of the pose error at 5, 10 and 20 degrees.",
-            f"  steerers eval {name} --data megadepth --models dedode-b,dedode-b-c4 --estimator opencv --runs 5\n",
+            f"  steerers eval {name} --data megadepth --models dedode-b,dedode-b-c4 --runs 5\n",
         )
         add_common_options(parser, data=DATA, num_keypoints=20_000, max_size=1024, paper=True)
         add_rotation_options(parser, None)
-        _add_estimator_options(parser)
-        parser.set_defaults(run=run, benchmark=name)
+        _add_estimator_options(parser, "opencv")
+        parser.set_defaults(run=run)
     parser = add_benchmark(
         benchmarks,
         "cameras",
@@ -41,7 +41,7 @@ def add_to(benchmarks: Any) -> None:
     )
     add_common_options(parser, data="a folder of sequences, each with a cameras.json", max_size=1024)
     add_rotation_options(parser)
-    _add_estimator_options(parser)
+    _add_estimator_options(parser, "poselib")
     parser.add_argument(
         "--apart",
         type=_numbers,
@@ -49,15 +49,15 @@ def add_to(benchmarks: Any) -> None:
         metavar="LIST",
         help="pairs (i, i + k) of a sequence for each k (default: %(default)s)",
     )
-    parser.set_defaults(run=run, benchmark="cameras")
+    parser.set_defaults(run=run)
 
 
-def _add_estimator_options(parser: argparse.ArgumentParser) -> None:
+def _add_estimator_options(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument("--sequences", type=names, metavar="LIST", help="names of the sequences (default: all)")
     parser.add_argument(
         "--estimator",
         choices=("poselib", "opencv"),
-        default="poselib",
+        default=default,
         help="opencv is that of the paper (default: %(default)s)",
     )
     parser.add_argument(
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Match, measure, print, write."""
     device = start(arguments)
     from steerers.benchmarks import cameras, paper, two_view
-    from steerers.benchmarks.protocol import Settings, turn_pairs
+    from steerers.benchmarks.protocol import Settings
     from steerers.benchmarks.report import environment
 
     benchmark = arguments.benchmark
@@ -96,8 +96,6 @@ def run(arguments: argparse.Namespace) -> int:
         rotations = [two_view.MEGADEPTH[benchmark]]
         pairs = cameras.list_megadepth(arguments.data, arguments.sequences)
         printed = [] if arguments.no_paper else paper.rows("megadepth", benchmark.removeprefix("megadepth-"))
-    for rotation in rotations:
-        turn_pairs(pairs, rotation)  # refuses unknown names before any work
     runs = load_models(arguments, device)
     made = environment(device)
     evaluations = [

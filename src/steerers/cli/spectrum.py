@@ -74,6 +74,9 @@ def _dims(text: str) -> list[int]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw, describe, measure."""
+    from steerers.pipeline import parse_device
+
+    parse_device(arguments.device)
     folders = [path for path in arguments.paths if not _is_file(path)]
     if len(folders) == len(arguments.paths):
         return _show_runs(arguments)
@@ -228,7 +231,12 @@ def _show_sizes(values: Tensor, group: Group, dims: list[int] | None, measured: 
     rows = measured or spectrum.reductions(values, group, dims or spectrum.default_dims(len(values)))
     for line in _table(rows, group):
         options.say(f"  {line}")
-    if measured and len(measured) > 1:
+    if measured and measured[0].accuracy["accuracy"] < spectrum.TELLING:
+        options.say(
+            f"  nothing can be concluded: the accuracy of all {measured[0].dim} dimensions is below "
+            f"{spectrum.TELLING:g}; train longer, or measure on data like that of the run"
+        )
+    elif measured and len(measured) > 1:
         fewest = spectrum.allowed(measured)
         options.say(f"  within {spectrum.TOLERANCE:g} of the accuracy: {fewest.dim} of {len(values)} dimensions")
 

@@ -59,7 +59,12 @@ def add_to(commands: Any) -> None:
         help="change the configuration, as in steps=2000 or data.views.size=256",
     )
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint of the run")
-    parser.add_argument("--max-minutes", type=_minutes, metavar="M", help="end after so long, with a checkpoint")
+    parser.add_argument(
+        "--max-minutes",
+        type=_minutes,
+        metavar="M",
+        help="end after so long, with a checkpoint; loading and the final validation come on top",
+    )
     parser.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: cuda where there is one)")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where decoded photographs are kept for the next run")
     parser.add_argument("--dry-run", action="store_true", help="show what would run")
@@ -86,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         from steerers.training.overview import overview
 
-        for title, text in overview(config, arguments.data, folder, arguments.device):
+        for title, text in overview(config, arguments.data, folder, arguments.device, arguments.cache):
             options.say(f"{title:<15}{text}")
         return 0
     _check_run(folder, arguments.resume)

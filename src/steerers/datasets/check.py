@@ -42,7 +42,7 @@ def check_data(
     if layout == "MegaDepth":
         return check_megadepth(root, quick=quick, scenes=scenes)
     if layout == "COLMAP reconstruction":
-        return check_colmap(root, images, depths)
+        return check_colmap(root, images, depths, quick=quick)
     return check_tar(root, quick=quick) if root.is_file() else check_folder(root, quick=quick)
 
 
@@ -112,7 +112,7 @@ def _member_problem(archive: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[
         return "image that cannot be decoded", ""
 
 
-def check_colmap(root: Path, images: Path | None = None, depths: Path | None = None) -> Report:
-    """A COLMAP reconstruction, as :func:`steerers.datasets.colmap.check` sees it."""
-    found = colmap.check(root, images=images, depths=depths)
-    return Report("COLMAP reconstruction", {}, [Problem("", "missing or broken", what) for what in found])
+def check_colmap(root: Path, images: Path | None = None, depths: Path | None = None, *, quick: bool = False) -> Report:
+    """A COLMAP reconstruction, as :func:`steerers.datasets.colmap.survey` sees it."""
+    counts, found = colmap.survey(root, images=images, depths=depths, quick=quick)
+    return Report("COLMAP reconstruction", counts, [Problem("", "missing or broken", what) for what in found])

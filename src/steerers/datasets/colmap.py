@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from steerers.datasets.depth import DepthCamera, DepthWarp
 from steerers.datasets.draws import generator_of, mix, uniforms
 from steerers.datasets.pairs import PairBatch, ViewWarp, Warp, covered
 from steerers.datasets.photos import Photo, PhotoStore, held_out
-from steerers.datasets.reconstruction import Reconstruction, StrPath, covisible, model_folder
+from steerers.datasets.reconstruction import Covisible, Reconstruction, StrPath, covisible, model_folder
 from steerers.datasets.views import Size, Views, draw_homographies, render_views, turns_about_middle
 from steerers.geometry import scaling, transform_points
 from steerers.images import ImageError, load_image, to_uint8
@@ -38,6 +39,7 @@ TRACKS = "tracks.npz"
 _AIM, _ANCHORS = 21, 22  # streams of a seed
 _ASPECT_SLACK = 0.02  # of sizes rounded to whole pixels
 _FAR = 1e6  # pixels: nowhere near an observation
+_MIN_SHARED, _ANGLES, _MIN_AGREEMENT = 30, (0.0, 60.0), 0.7  # of pairs
 
 
 # Warps ----------------------------------------------------------------------------------------------------------------
@@ -107,17 +109,46 @@ class _Read(NamedTuple):
     """A pair as :meth:`Colmap.read` gives it, in pixels of the photographs as decoded."""
 
     photos: tuple[Tensor, Tensor]  # (3, H, W) uint8
-    points: tuple[Tensor, Tensor]  # (T, 2) float64
+    points: tuple[Tensor, Tensor]  # (T, 2) float64, of the tracks that both see
+    observed: tuple[Tensor, Tensor]  # (N, 2) and (M, 2) float64, of all tracks that each sees
     linear: Tensor  # (2, 2) float64
     turn: float  # radians, counter-clockwise, from the first photograph to the second
     cameras: tuple[DepthCamera, DepthCamera]
 
 
+class _Photos:
+    """The photographs of a source, decoded when they are first asked for, by whichever thread asks first."""
+
+    def __init__(self, paths: Sequence[Path], expected: Sequence[Size], max_size: int, cache: Path | None) -> None:
+        self.paths, self.expected, self.max_size, self.cache = paths, expected, max_size, cache
+        self._lock = Lock()
+        self._store: PhotoStore | None = None
+
+    @property
+    def store(self) -> PhotoStore:
+        with self._lock:
+            if self._store is None:
+                self._store = self._open()
+            return self._store
+
+    def _open(self) -> PhotoStore:
+        store = PhotoStore.open([Photo(path) for path in self.paths], self.max_size, self.cache)
+        for path, size, expected in zip(self.paths, store.sizes, self.expected, strict=True):
+            if problem := _aspect_problem(size, expected):
+                raise ValueError(f"{path}: {problem}")
+        return store
+
+
 class Colmap:
     """A :class:`~steerers.datasets.pairs.PairSource` of pairs of photographs that share tracks.
 
-    The photographs are decoded once, when the source is made. They may be smaller than the cameras of the model say, as
-    long as their aspect is the same.
+    The photographs are decoded once, by :meth:`open` or with the first pair that is read. They may be smaller than the
+    cameras of the model say, as long as their aspect is the same.
+
+    Attributes:
+        root: as given.
+        dense: whether every photograph of the pairs has a depth map. It is decided once, so that all batches of the
+            source, in all processes, are of one kind.
 
     Args:
         root: a reconstruction: a folder with a COLMAP model (in it, or in ``sparse/`` or ``sparse/0/``) or with the
@@ -132,7 +163,8 @@ class Colmap:
             no telling how the photographs are turned against each other.
         photometric: strength of the change of light, instead of that of ``views``.
         radius: how near to the observation of a track, in pixels of the photograph, a point follows it.
-        anchors: how many tracks a pair gives as :attr:`PairBatch.anchors <steerers.datasets.pairs.PairBatch>`, at most.
+        anchors: how many tracks a pair gives as :attr:`PairBatch.anchors <steerers.datasets.pairs.PairBatch>`, at most;
+            its ``detections`` are all observations of both photographs.
         max_size: the longest side to which photographs are shrunk.
         cache: a folder in which the decoded photographs are kept.
 
@@ -148,9 +180,9 @@ class Colmap:
         images: StrPath | None = None,
         depths: StrPath | None = None,
         views: Views,
-        min_shared: int = 30,
-        angles: tuple[float, float] = (0.0, 60.0),
-        min_agreement: float = 0.7,
+        min_shared: int = _MIN_SHARED,
+        angles: tuple[float, float] = _ANGLES,
+        min_agreement: float = _MIN_AGREEMENT,
         photometric: float | None = None,
         radius: float = 3.0,
         anchors: int = 512,
@@ -158,14 +190,10 @@ class Colmap:
         cache: Path | None = None,
     ) -> None:
         _check_options(min_shared, angles, min_agreement, radius, anchors)
-        self.views, self.radius, self.anchors = views, radius, anchors
+        self.root, self.views, self.radius, self.anchors = Path(root), views, radius, anchors
         self.photometric = views.photometric if photometric is None else photometric
         self.scenes = list(_open(root, images, depths))
-        tables = []
-        for scene in self.scenes:
-            table = covisible(scene.reconstruction)
-            fit = (table.angles >= angles[0]) & (table.angles <= angles[1]) & (table.agreement >= min_agreement)
-            tables.append(table.where((table.shared >= min_shared) & fit))
+        tables = [_usable(covisible(s.reconstruction), min_shared, angles, min_agreement) for s in self.scenes]
         self.pairs = tables
         self.table = np.array([(s, p) for s, table in enumerate(tables) for p in range(len(table))], np.int64)
         if not len(self.table):
@@ -173,7 +201,7 @@ class Colmap:
                 f"{root}: no two photographs share {min_shared} tracks at an angle of {angles[0]:g} to {angles[1]:g} "
                 "degrees; lower min_shared or min_agreement, widen angles, or reconstruct with more features"
             )
-        self._open_photos(max_size, cache)
+        self._find_files(max_size, cache)
         self._chosen = np.arange(len(self.table))
 
     @classmethod
@@ -183,18 +211,35 @@ class Colmap:
             raise ValueError(f"{path}: no {TRACKS}; steerers.datasets.colmap.export writes it")
         return cls(path, **options)
 
-    def _open_photos(self, max_size: int, cache: Path | None) -> None:
-        """Decode the photographs of all pairs, and remember where in the store each one is."""
+    def _find_files(self, max_size: int, cache: Path | None) -> None:
+        """Find the photographs of all pairs and their depth maps, and where in the store each one will be."""
         used = [(s, int(n)) for s, table in enumerate(self.pairs) for n in np.unique(table.images)]
         missing = [str(path) for path in (self._path(s, n) for s, n in used) if not path.is_file()]
         if missing:
             raise ValueError(f"{len(missing)} photographs are missing: {_few(missing)}; images says where they are")
-        self.store = PhotoStore.open([Photo(self._path(s, n)) for s, n in used], max_size, cache)
+        expected = [_pair_of(self.scenes[s].reconstruction.sizes[n]) for s, n in used]
+        self._photos = _Photos([self._path(s, n) for s, n in used], expected, max_size, cache)
         self._stored = {key: index for index, key in enumerate(used)}
-        for (s, n), size in zip(used, self.store.sizes, strict=True):
-            expected = self.scenes[s].reconstruction.sizes[n]
-            if problem := _aspect_problem(size, expected):
-                raise ValueError(f"{self._path(s, n)}: {problem}")
+        self._depths = {(s, n): path for s, n in used if (path := self._depth_file(s, n)) is not None}
+        self.dense = len(self._depths) == len(used)
+
+    @property
+    def store(self) -> PhotoStore:
+        """The decoded photographs, which the first call decodes."""
+        return self._photos.store
+
+    def open(self) -> None:
+        """Decode the photographs now.
+
+        Raises:
+            ValueError: if one cannot be read, or its aspect is not that of its camera.
+        """
+        _ = self.store
+
+    def _depth_file(self, scene: int, image: int) -> Path | None:
+        _, reconstruction, _, depths = self.scenes[scene]
+        path = depths and _depth_path(depths, reconstruction.names[image])
+        return path if path and path.is_file() else None
 
     def _path(self, scene: int, image: int) -> Path:
         return self.scenes[scene].images / self.scenes[scene].reconstruction.names[image]
@@ -251,10 +296,12 @@ class Colmap:
             for n, camera in zip((first, second), cameras, strict=True)
         ]
         xy0, xy1 = (torch.from_numpy(xy).double() for xy in reconstruction.shared(first, second))
+        all0, all1 = (torch.from_numpy(reconstruction.observations(n)).double() for n in (first, second))
         linear = torch.tensor([[similarity.real, -similarity.imag], [similarity.imag, similarity.real]]).double()
         return _Read(
             photos=photos,
             points=(transform_points(to_photo[0], xy0), transform_points(to_photo[1], xy1)),
+            observed=(transform_points(to_photo[0], all0), transform_points(to_photo[1], all1)),
             linear=to_photo[1][:2, :2] @ linear @ torch.linalg.inv(to_photo[0][:2, :2]),
             turn=-float(np.angle(similarity)),  # y points down
             cameras=cameras,
@@ -262,10 +309,9 @@ class Colmap:
 
     def _camera(self, scene: int, image: int) -> DepthCamera:
         """The camera of a photograph as decoded."""
-        _, reconstruction, _, depths = self.scenes[scene]
+        reconstruction, path = self.scenes[scene].reconstruction, self._depths.get((scene, image))
         pose = np.concatenate([reconstruction.poses[image], [[0, 0, 0, 1]]])
-        path = depths and _depth_path(depths, reconstruction.names[image])
-        depth = torch.from_numpy(read_depth(path)) if path and path.is_file() else None
+        depth = None if path is None else torch.from_numpy(read_depth(path))
         camera = DepthCamera(
             _pair_of(reconstruction.sizes[image]),
             torch.from_numpy(reconstruction.K[image]),
@@ -293,9 +339,9 @@ class Colmap:
         (images0, masks0, from0), (images1, masks1, from1) = views
         warp = ViewWarp(from0, from1, masks0, masks1, self._scene_warp(pairs, device))
         anchors = _draw_anchors(pairs, warp, self.anchors, seeds, device)
-        dense = all(camera.depth is not None for pair in pairs for camera in pair.cameras)
         turned = (turns0.to(device), turns1.to(device))
-        return PairBatch(images0, images1, masks0, masks1, warp, *turned, anchors, dense)
+        detections = (_in_views(pairs, 0, from0, device), _in_views(pairs, 1, from1, device))
+        return PairBatch(images0, images1, masks0, masks1, warp, *turned, anchors, self.dense, detections)
 
     @staticmethod
     def _targets(pairs: Sequence[_Read], side: int, seeds: Sequence[int]) -> Tensor:
@@ -354,9 +400,19 @@ def _draw_anchors(
     return anchors[0], anchors[1]
 
 
+def _in_views(pairs: Sequence[_Read], side: int, from_photos: Tensor, device: torch.device) -> Tensor:
+    """(B, K, 2) float32 pixels of views at which tracks were observed, NaN where there are fewer."""
+    return transform_points(from_photos, _padded([pair.observed[side] for pair in pairs])).float().to(device)
+
+
 def _padded(points: Sequence[Tensor]) -> Tensor:
     """(B, T, 2) of B tensors (t, 2), NaN beyond their ends."""
     return torch.nn.utils.rnn.pad_sequence(list(points), batch_first=True, padding_value=torch.nan)
+
+
+def _usable(table: Covisible, min_shared: int, angles: tuple[float, float], min_agreement: float) -> Covisible:
+    fit = (table.angles >= angles[0]) & (table.angles <= angles[1]) & (table.agreement >= min_agreement)
+    return table.where((table.shared >= min_shared) & fit)
 
 
 def _check_options(
@@ -478,23 +534,58 @@ def _copy_image(source: Path, target: Path, max_size: int | None) -> None:
         PIL.Image.fromarray(to_uint8(load_image(source, max_size=max_size).tensor)).save(target, "JPEG", quality=90)
 
 
-def check(root: StrPath, images: StrPath | None = None, depths: StrPath | None = None) -> list[str]:
+def check(
+    root: StrPath, images: StrPath | None = None, depths: StrPath | None = None, *, quick: bool = False
+) -> list[str]:
     """What is missing or broken in the reconstructions at ``root``, one line each; empty if all can be used."""
+    return survey(root, images, depths, quick=quick)[1]
+
+
+def survey(
+    root: StrPath, images: StrPath | None = None, depths: StrPath | None = None, *, quick: bool = False
+) -> tuple[dict[str, int], list[str]]:
+    """How much there is in the reconstructions at ``root``, and what :func:`check` finds.
+
+    Args:
+        quick: only look whether photographs and depth maps are there, and count no pairs.
+
+    Returns:
+        Counts by what they are of (pairs: those that :class:`Colmap` takes by default), and one line for each problem.
+    """
     try:
         scenes = list(_open(root, images, depths))
     except (ValueError, ImportError, OSError) as error:
-        return [str(error)]
-    return [problem for scene in scenes for problem in _problems(scene)]
+        return {}, [str(error)]
+    counts = {"scenes": len(scenes)} if len(scenes) > 1 else {}
+    counts["photographs"] = sum(len(scene.reconstruction) for scene in scenes)
+    counts["points"] = sum(len(scene.reconstruction.points) for scene in scenes)
+    problems = [problem for scene in scenes for problem in _file_problems(scene, quick)]
+    if not quick:
+        counts["pairs"] = 0
+        for scene in scenes:
+            table = covisible(scene.reconstruction)
+            usable = len(_usable(table, _MIN_SHARED, _ANGLES, _MIN_AGREEMENT))
+            counts["pairs"] += usable
+            problems += _pair_problems(scene, table, usable)
+    return counts, problems
 
 
-def _problems(scene: _Scene) -> Iterator[str]:
+def _file_problems(scene: _Scene, quick: bool) -> Iterator[str]:
     reconstruction = scene.reconstruction
     for n, name in enumerate(reconstruction.names):
-        if problem := _image_problem(scene.images / name, reconstruction.sizes[n]):
+        if problem := _image_problem(scene.images / name, reconstruction.sizes[n], quick):
             yield f"{scene.images / name}: {problem}"
         if scene.depths is not None:
-            yield from _depth_map_problems(_depth_path(scene.depths, name), reconstruction.sizes[n])
-    pairs = covisible(reconstruction)
+            yield from _depth_map_problems(_depth_path(scene.depths, name), reconstruction.sizes[n], quick)
+
+
+def _pair_problems(scene: _Scene, pairs: Covisible, usable: int) -> Iterator[str]:
+    reconstruction = scene.reconstruction
+    if len(pairs) and not usable:
+        yield (
+            f"{scene.name}: training takes none of its {len(pairs)} pairs of images: none shares {_MIN_SHARED} tracks "
+            f"at an angle of at most {_ANGLES[1]:g} degrees that one turn explains"
+        )
     if not len(pairs):
         yield f"{scene.name}: no two images share tracks"
     alone = set(range(len(reconstruction))) - set(pairs.images.ravel().tolist())
@@ -503,9 +594,11 @@ def _problems(scene: _Scene) -> Iterator[str]:
         yield f"{scene.name}: {len(alone)} images share no tracks with others: {names}"
 
 
-def _image_problem(path: Path, expected: NDArray[np.int64]) -> str | None:
+def _image_problem(path: Path, expected: NDArray[np.int64], quick: bool) -> str | None:
     if not path.is_file():
         return "no such photograph"
+    if quick:
+        return None
     try:
         size = load_image(path, max_size=256).stored_size
     except (ImageError, OSError) as error:
@@ -513,13 +606,17 @@ def _image_problem(path: Path, expected: NDArray[np.int64]) -> str | None:
     return _aspect_problem(size, expected)
 
 
-def _aspect_problem(size: Size, expected: NDArray[np.int64]) -> str | None:
+def _aspect_problem(size: Size, expected: Sequence[int] | NDArray[np.int64]) -> str | None:
     if abs(size[0] * expected[1] / (size[1] * expected[0]) - 1) < _ASPECT_SLACK:
         return None
     return f"{size[0]} x {size[1]} pixels, which is not the aspect of its camera's {expected[0]} x {expected[1]}"
 
 
-def _depth_map_problems(path: Path, expected: NDArray[np.int64]) -> Iterator[str]:
+def _depth_map_problems(path: Path, expected: NDArray[np.int64], quick: bool) -> Iterator[str]:
+    if quick:
+        if not path.is_file():
+            yield f"{path}: no such depth map"
+        return
     try:
         height, width = read_depth(path).shape
     except FileNotFoundError:

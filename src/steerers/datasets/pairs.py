@@ -68,7 +68,11 @@ class PairBatch:
 
 
 class PairSource(Protocol):
-    """Pairs that training draws from."""
+    """Pairs that training draws from.
+
+    A source may also have ``dense`` (False if its batches know the warp at anchors alone), ``root`` (where its data
+    lies, for messages) and ``open()`` (what is decoded once, before the first step).
+    """
 
     @property
     def weights(self) -> Tensor | None:

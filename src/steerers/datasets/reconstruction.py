@@ -38,6 +38,10 @@ class Reconstruction:
     def __len__(self) -> int:
         return len(self.names)
 
+    def observations(self, image: int) -> NDArray[np.float32]:
+        """(S, 2) pixels of all tracks that an image sees."""
+        return self.xy[self.starts[image] : self.starts[image + 1]]
+
     def shared(self, first: int, second: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """(S, 2) pixels each, of the tracks that two images share."""
         (a, b), (c, d) = self.starts[first : first + 2], self.starts[second : second + 2]

@@ -14,6 +14,7 @@ from steerers.datasets.draws import mix, uniforms
 from steerers.datasets.pairs import PairBatch, PairSource, draw_turns
 from steerers.training import processes
 from steerers.training.config import TrainConfig
+from steerers.training.sources import read_pair
 
 _CHOICE, _ORDER = 41, 42  # streams of the run's seed
 _READ_AHEAD = 2  # steps
@@ -52,7 +53,7 @@ class Feed:
         for coming in range(step, min(step + _READ_AHEAD, last) + 1):
             if coming not in self.read and coming not in self.made:
                 source = self.sources[self._choose(coming)]
-                self.read[coming] = [self.readers.submit(source.read, index) for index in self._indices(coming)]
+                self.read[coming] = [self.readers.submit(read_pair, source, index) for index in self._indices(coming)]
         for coming in range(step, min(step + 1, last) + 1):
             if coming not in self.made:
                 self.made[coming] = self.maker.submit(self._make, coming, self.read.pop(coming))

@@ -56,7 +56,8 @@ class JointObjective(Objective):
             terms: Terms = {}
             if batch.dense:
                 terms = keypoint_terms(logits0, logits1, batch, self.keypoints, progress)
-                terms |= reprojection_terms(xy0, xy1, batch, (real0, real1), self.keypoints)
+                if self.keypoints.reprojection > 0:
+                    terms |= reprojection_terms(xy0, xy1, batch, (real0, real1), self.keypoints)
             first, second, matches, real = self._describe(maps, xy0.detach(), xy1.detach(), (real0, real1), batch, True)
             terms["nll"], probabilities = self.matcher.terms(first, second, batch, matches, real)
             if self.keypoints.reliability > 0:

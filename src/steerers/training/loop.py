@@ -13,7 +13,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from steerers.training.export import MODEL, export
 from steerers.training.feed import Feed
 from steerers.training.log import RunLog
 from steerers.training.objectives import Objective, Terms
-from steerers.training.sources import Sources
+from steerers.training.sources import Sources, check_dense
 from steerers.training.validation import autocast, validate
 
 CHECKPOINT = "checkpoint.pt"
@@ -64,16 +64,19 @@ def train(
         resume: go on from the folder's checkpoint.
 
     Raises:
-        ValueError: if there is a run in the folder that is not to be resumed, or one of another configuration.
+        ValueError: if there is a run in the folder that is not to be resumed, or one of another configuration or of
+            other data; or if the data cannot train what the configuration says.
         CheckpointError: if its checkpoint is damaged.
         FloatingPointError: if the loss is no longer finite; the last checkpoint is from before.
     """
-    deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
-    state = _State(config, objective.to(device), device)
+    check_dense(config.setting, sources.training)
+    state = _State(config, objective.to(device), device, [len(source) for source, _ in sources.training])
     if resume:
         state.restore(checkpoint.read(folder / CHECKPOINT))
     elif (folder / CHECKPOINT).exists():
         raise ValueError(f"{folder} holds a run already: resume it, or choose another folder")
+    sources.open()
+    deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
     with (
         Feed(config, sources.training, device) as feed,
         RunLog(folder, state.step, tensorboard=tensorboard, silent=processes.rank() > 0) as log,
@@ -107,10 +110,17 @@ def train(
 
 
 class _State:
-    """What changes during a run: weights, their average, the optimiser and the step."""
+    """What changes during a run: weights, their average, the optimiser and the step; and what must not change.
 
-    def __init__(self, config: TrainConfig, objective: Objective, device: torch.device) -> None:
+    Args:
+        pairs: how many each source has: with other numbers, a resumed run would draw others than the whole one.
+    """
+
+    def __init__(
+        self, config: TrainConfig, objective: Objective, device: torch.device, pairs: Sequence[int] = ()
+    ) -> None:
         self.config, self.objective, self.device, self.step = config, objective, device, 0
+        self.pairs = list(pairs)
         self.loss, self.gradient = torch.zeros(()), torch.zeros(())  # of the last step
         objective.train()
         if device.type == "cuda":
@@ -154,6 +164,7 @@ class _State:
         return {
             "config": to_dict(self.config),
             "step": self.step,
+            "pairs": self.pairs,
             "objective": self.objective.state_dict(),
             "average": self.average,
             "optimiser": self.optimiser.state_dict(),
@@ -161,6 +172,7 @@ class _State:
 
     def restore(self, saved: dict[str, Any]) -> None:
         _check_same(saved["config"], to_dict(self.config))
+        _check_pairs(saved.get("pairs", self.pairs), self.pairs)  # the first checkpoints had none
         self.step = saved["step"]
         self.objective.load_state_dict(saved["objective"])
         self.optimiser.load_state_dict(saved["optimiser"])
@@ -172,18 +184,32 @@ class _State:
 def _check_same(saved: dict[str, Any], config: dict[str, Any]) -> None:
     """All that decides what is trained: not how often a run measures and writes, nor where its data lies."""
     free = {"checkpoint_every", "log_every", "spectrum_every", "validation", "compile", "cuda_graphs", "name"}
-    for key in saved.keys() | config.keys():
-        if key not in free and _comparable(saved.get(key)) != _comparable(config.get(key)):
-            raise ValueError(
-                f"cannot resume: the checkpoint was made with {key} = {saved.get(key)!r}, the configuration says "
-                f"{config.get(key)!r}"
-            )
+    before, now = (
+        {name: value for name, value in _options(values) if name.partition(".")[0] not in free}
+        for values in (saved, config)
+    )
+    differing = [name for name in before | now if before.get(name) != now.get(name)]
+    if differing:
+        changes = (f"{name} = {before.get(name)!r}, the configuration says {now.get(name)!r}" for name in differing)
+        raise ValueError(f"cannot resume: the checkpoint was made with {'; '.join(changes)}")
 
 
-def _comparable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _comparable(item) for key, item in value.items() if key not in ("path", "colmap")}
-    return list(value) if isinstance(value, tuple) else value
+def _check_pairs(saved: list[int], pairs: list[int]) -> None:
+    if saved != pairs:
+        before, now = (" and ".join(f"{count:,}" for count in counts) for counts in (saved, pairs))
+        raise ValueError(
+            f"cannot resume: the checkpoint was made with {before} training pairs, the data has {now}; give the same "
+            "data, or start another run"
+        )
+
+
+def _options(values: dict[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested tables by its dotted name, but for where data lies."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _options(value, f"{where}{key}.")
+        elif key not in ("path", "colmap"):
+            yield where + key, list(value) if isinstance(value, tuple) else value
 
 
 def _advance(state: _State, feed: Feed, log: RunLog) -> None:
@@ -309,8 +335,13 @@ def _set_learning_rates(optimiser: torch.optim.Optimizer, config: TrainConfig, s
 
 
 def _floats(module: nn.Module) -> dict[str, Tensor]:
-    """The floating-point tensors of a module, to be averaged: parameters and running statistics."""
-    return {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
+    """The floating-point tensors of a module, to be averaged: parameters and running statistics.
+
+    Each is there once: the state of an objective names the steerer twice, as its own and as its matcher's.
+    """
+    state = module.state_dict()
+    once = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
+    return {name: state[name] for name in once if name in state and state[name].is_floating_point()}
 
 
 # Around it ------------------------------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from steerers.datasets.photos import find_photos, held_out
-from steerers.training.config import DataConfig, TrainConfig
+from steerers.training.config import TrainConfig
 from steerers.training.loop import CHECKPOINT
 from steerers.training.objectives import Objective
 from steerers.training.settings import build_network, build_objective, build_steerer, needed_weights
-from steerers.training.sources import build_sources, places_of
+from steerers.training.sources import build_sources, check_dense, needs_detections, open_reconstructions, places_of
 
 _SETTINGS = {
     "A": "setting A, frozen descriptor",
@@ -24,12 +24,23 @@ _SETTINGS = {
 }
 
 
-def overview(config: TrainConfig, data: list[Path], folder: Path, device: str | None) -> Iterator[tuple[str, str]]:
-    """What a configuration amounts to, as titles and texts; no weights are read, nor data that is not there."""
+def overview(
+    config: TrainConfig, data: list[Path], folder: Path, device: str | None, cache: Path | None = None
+) -> Iterator[tuple[str, str]]:
+    """What a configuration amounts to, as titles and texts.
+
+    No photograph is decoded, no weights are read, nor data that is not there.
+
+    Args:
+        cache: of decoded photographs, as the run would have it.
+
+    Raises:
+        ValueError: for what a run would refuse.
+    """
     objective = build_objective(config, pretrained=False)
     yield "run", f"{config.name}: {_SETTINGS[config.setting]}"
     yield from _networks(config, objective)
-    yield from _data(config.data, data)
+    yield from _data(config, data, cache)
     yield "optimiser", _optimiser(config)
     for prefix, (count, rate) in _rates(config, objective).items():
         yield "learning rate", f"{rate:g} of {prefix} ({count:,} parameters)"
@@ -38,7 +49,8 @@ def overview(config: TrainConfig, data: list[Path], folder: Path, device: str | 
     validation = f"every {config.validation.every:,} steps" if config.validation.every else "at the end"
     degrees = ", ".join(f"{angle}°" for angle in config.validation.rotations)
     yield "validation", f"{validation}, {config.validation.pairs} pairs at each of {degrees} that the group has"
-    yield "precision", config.precision + (", compiled" if config.compile else "")
+    faster = (", compiled" if config.compile else "") + (", CUDA graphs on a GPU" if config.cuda_graphs else "")
+    yield "precision", config.precision + faster
     yield "device", device or "cuda where there is one, else cpu"
     yield "folder", f"{folder} ({'has a checkpoint' if (folder / CHECKPOINT).exists() else 'new'})"
 
@@ -69,7 +81,8 @@ def _steerer(config: TrainConfig, objective: Objective) -> str:
     return f"{steerer.group}, {steerer.dim} x {steerer.dim}, {how} {start}"
 
 
-def _data(config: DataConfig, data: list[Path]) -> Iterator[tuple[str, str]]:
+def _data(run: TrainConfig, data: list[Path], cache: Path | None) -> Iterator[tuple[str, str]]:
+    config = run.data
     views = f"rotations {config.rotations}, views of {config.views.size} x {config.views.size} pixels"
     yield "data", f"{config.source}, {views}"
     if not data and not config.path:
@@ -79,19 +92,30 @@ def _data(config: DataConfig, data: list[Path]) -> Iterator[tuple[str, str]]:
     missing = [place for place in places if not place.exists()]
     yield from (("", f"{place} is not there") for place in missing)
     if not missing:
-        yield "", f"{', '.join(map(str, places))}: {_count_pairs(config, places)}"
-    if config.colmap and config.colmap_share:
-        mixed = (place if Path(place).exists() else f"{place} (not there)" for place in config.colmap)
-        yield "", f"for {config.colmap_share:.0%} of the steps {', '.join(mixed)}"
+        yield "", f"{', '.join(map(str, places))}: {_count_pairs(run, places, cache)}"
+    if config.source == "folder" and config.colmap and config.colmap_share:
+        mixed = ", ".join(_beside(run, Path(place), cache) for place in config.colmap)
+        yield "", f"for {config.colmap_share:.0%} of the steps {mixed}"
 
 
-def _count_pairs(config: DataConfig, places: list[Path]) -> str:
+def _beside(run: TrainConfig, place: Path, cache: Path | None) -> str:
+    """A reconstruction beside photographs."""
+    if not place.exists():
+        return f"{place} (not there)"
+    (source,) = open_reconstructions(run.data, [place], cache)
+    check_dense(run.setting, [(source, run.data.colmap_share)], photographs=True)
+    return f"{place} ({len(source):,} pairs)"
+
+
+def _count_pairs(run: TrainConfig, places: list[Path], cache: Path | None) -> str:
+    config = run.data
     if config.source == "folder":  # without decoding them
         names = [photo.name for photo in find_photos(places)]
         held = sum(held_out(name, config.held_out) for name in names)
         kept = held if 0 < held < len(names) else 1  # a handful: the last
         return f"{len(names)} photographs, a pair each; of them {kept} held out"
-    sources = build_sources(config, places, torch.device("cpu"))
+    sources = build_sources(config, places, torch.device("cpu"), cache, detections=needs_detections(run))
+    check_dense(run.setting, sources.training)
     return f"{sum(len(source) for source, _ in sources.training):,} pairs, {len(sources.validation):,} held out"
 
 

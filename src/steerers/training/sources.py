@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +22,12 @@ class Sources:
 
     training: list[tuple[PairSource, float]]
     validation: PairSource
+
+    def open(self) -> None:
+        """Decode now what is otherwise decoded with the first pair, so that no step waits for it or fails by it."""
+        for source in (*(source for source, _ in self.training), self.validation):
+            if hasattr(source, "open"):
+                source.open()
 
 
 def places_of(config: DataConfig, paths: Sequence[str | Path] = ()) -> list[Path]:
@@ -55,7 +61,8 @@ def build_sources(
 
     Args:
         paths: folders, tars, a MegaDepth root or reconstructions; by default those of the configuration.
-        cache: where decoded photographs are kept; without it they are decoded anew, and kept on the device.
+        cache: where decoded photographs are kept; without it they are decoded anew, and kept on the device. Those of
+            reconstructions are decoded by :meth:`Sources.open`, or with the first pair.
         detections: read the points of MegaDepth's reconstructions too; see :func:`needs_detections`.
     """
     places = places_of(config, paths)
@@ -68,7 +75,7 @@ def build_sources(
             MegaDepth(places[0], views=config.views, split=split, detections=detections) for split in ("train", "test")
         )
         return Sources([(training, 1.0)], test)
-    splits = [_split(source, config.held_out) for source in _reconstructions(config, places, cache)]
+    splits = [_split(source, config.held_out) for source in open_reconstructions(config, places, cache)]
     validation = max((held for _, held in splits), key=len)
     return Sources([(source, 1 / len(splits)) for source, _ in splits], validation)
 
@@ -83,13 +90,14 @@ def _from_photographs(config: DataConfig, places: Sequence[Path], device: torch.
     training, validation = Photographs.split(store, config.views, config.held_out)
     sources: list[tuple[PairSource, float]] = [(training, 1.0)]
     if config.colmap and config.colmap_share:
-        reconstructions = _reconstructions(config, [Path(place) for place in config.colmap], cache)
+        reconstructions = open_reconstructions(config, [Path(place) for place in config.colmap], cache)
         share = config.colmap_share / len(reconstructions)
         sources = [(training, 1 - config.colmap_share), *((source, share) for source in reconstructions)]
     return Sources(sources, validation)
 
 
-def _reconstructions(config: DataConfig, places: Sequence[Path], cache: Path | None) -> list[Colmap]:
+def open_reconstructions(config: DataConfig, places: Sequence[Path], cache: Path | None) -> list[Colmap]:
+    """The pairs of reconstructions; no photograph is decoded yet."""
     from steerers.datasets.colmap import Colmap
 
     return [Colmap(place, views=config.views, max_size=config.max_photo_size, cache=cache) for place in places]
@@ -100,3 +108,53 @@ def _split(source: Colmap, share: float) -> tuple[Colmap, Colmap]:
         return source.split(share)
     except ValueError as error:
         raise ValueError(f"data.held_out: {error}; choose another share") from error
+
+
+# What the objectives need of them -------------------------------------------------------------------------------------
+
+
+def check_dense(setting: str, training: Sequence[tuple[PairSource, float]], *, photographs: bool = False) -> None:
+    """Refuse sources whose warp is known at tracks alone where keypoints are trained, which need it everywhere.
+
+    Args:
+        photographs: there are photographs too that are not among ``training``, as in a dry run, which opens none.
+
+    Raises:
+        ValueError: if a detector is given any such source, or the joint setting nothing else.
+    """
+    used = [source for source, share in training if share > 0]
+    sparse = [source for source in used if not getattr(source, "dense", True)]
+    if not sparse or setting not in ("detector", "joint"):
+        return
+    places = ", ".join(_place_of(source) for source in sparse)
+    missing = f"but not every photograph of {places} has a depth map; make them (COLMAP's stereo/depth_maps)"
+    if setting == "detector":
+        raise ValueError(
+            f"setting 'detector' needs pairs whose warp is known everywhere, {missing}, or train on photographs alone "
+            "(data.source 'folder' without data.colmap)"
+        )
+    if len(sparse) == len(used) and not photographs:
+        raise ValueError(
+            f"setting 'joint' trains keypoints on pairs whose warp is known everywhere, {missing}, or have photographs "
+            "beside (data.source 'folder', and reconstructions by data.colmap with data.colmap_share)"
+        )
+
+
+def read_pair(source: PairSource, index: int) -> Any:
+    """A pair of a source.
+
+    Raises:
+        ValueError: naming the source and what checks it, if the pair cannot be read.
+    """
+    try:
+        return source.read(index)
+    except (KeyError, OSError, ValueError) as error:
+        command = f"steerers data check {getattr(source, 'root', 'DIR')}"
+        raise ValueError(
+            f"pair {index} of {_place_of(source)} cannot be read: {error}; `{command}` lists what is missing or broken"
+        ) from error
+
+
+def _place_of(source: PairSource) -> str:
+    """Where the data of a source lies, or else what kind it is."""
+    return str(getattr(source, "root", type(source).__name__))

@@ -31,6 +31,8 @@ from steerers.training.validation import validate
 FRAMES = 60
 TOLERANCE = 0.01
 """How much accuracy a reduction may cost that is said to be allowed."""
+TELLING = 0.05
+"""The least accuracy of all dimensions with which that of fewer says anything."""
 
 # Eigenvalues ----------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from steerers.datasets.draws import mix
 from steerers.datasets.pairs import PairBatch, PairSource
 from steerers.steerer import Steerer
 from steerers.training.config import TrainConfig
+from steerers.training.sources import read_pair
 from steerers.training.terms import Objective
 
 _SEED = 43
@@ -60,5 +61,5 @@ def _batch(config: TrainConfig, source: PairSource, start: int, degrees: int, de
     seeds = [mix(_SEED, place) for place in places]
     second = torch.full((len(seeds),), math.radians(degrees), dtype=torch.float64)
     first = second if config.data.rotations.startswith("joint") else torch.zeros_like(second)
-    read = [source.read(place * len(source) // pairs) for place in places]
+    read = [read_pair(source, place * len(source) // pairs) for place in places]
     return source.make(read, first, second, seeds, device)
