@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from steerers.cli import main
 from steerers.representations import Group, Representation
 
 TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-9}
@@ -140,3 +142,15 @@ def unique_values(values: Iterable[complex], within: float) -> list[complex]:
         if all(abs(value - other) >= within for other in kept):
             kept.append(value)
     return kept
+
+
+def assert_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    """A command line ends with exit code 2 and one line on standard error that holds ``message``."""
+    try:
+        code = main(arguments)
+    except SystemExit as stop:  # what argparse itself refuses
+        code = int(stop.code or 0)
+    assert code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

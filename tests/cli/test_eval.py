@@ -12,6 +12,7 @@ import PIL.Image
 import pytest
 import torch
 
+from helpers import assert_refused
 from steerers.cli import main
 from steerers.geometry import rotation_about_centre, warp_image
 from steerers.images import load_image, to_uint8
@@ -330,14 +331,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     folders: dict[str, Path], capsys: pytest.CaptureFixture[str], extra: list[str], message: str
 ) -> None:
     arguments = ["eval", "oxford", "--data", str(folders["oxford"]), *QUICK, "--models", "orb", *extra]
-    try:
-        code = main(arguments)
-    except SystemExit as stop:  # what argparse itself refuses
-        code = int(stop.code or 0)
-    assert code == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    assert_refused(capsys, arguments, message)
 
 
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers import assert_refused
 from steerers.benchmarks.metrics import apply
 from steerers.cli import main
 from terrain import make_terrain, save, view_of
@@ -101,14 +102,9 @@ def test_sat_ast(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_bad_input_is_one_line_and_exit_code_2(
     data: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    try:
-        code = main(["eval", *(str(data) if argument == "DATA" else argument for argument in arguments)])
-    except SystemExit as stop:  # what argparse itself refuses
-        code = int(stop.code or 0)
-    assert code == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    assert_refused(
+        capsys, ["eval", *(str(data) if argument == "DATA" else argument for argument in arguments)], message
+    )
 
 
 @pytest.mark.parametrize("name", ["aims", "sat-ast"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers import assert_refused
 from steerers.cli import main
 from terrain import make_terrain, save, view_of
 
@@ -65,14 +66,7 @@ def test_a_report_with_a_histogram(flight: Path, tmp_path: Path) -> None:
 def test_bad_input_is_one_line_and_exit_code_2(
     flight: Path, capsys: pytest.CaptureFixture[str], extra: list[str], message: str
 ) -> None:
-    try:
-        code = main(["eval", "collections", "--data", str(flight), *QUICK, *extra])
-    except SystemExit as stop:  # what argparse itself refuses
-        code = int(stop.code or 0)
-    assert code == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    assert_refused(capsys, ["eval", "collections", "--data", str(flight), *QUICK, *extra], message)
 
 
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers import assert_refused
 from steerers.cli import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -56,14 +57,7 @@ def test_curves_tables_and_plots(folder: Path, tmp_path: Path, capsys: pytest.Ca
 def test_bad_input_is_one_line_and_exit_code_2(
     folder: Path, capsys: pytest.CaptureFixture[str], extra: list[str], message: str
 ) -> None:
-    try:
-        code = main(["eval", "equivariance", "--data", str(folder), "--models", "orb", *QUICK, *extra])
-    except SystemExit as stop:  # what argparse itself refuses
-        code = int(stop.code or 0)
-    assert code == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    assert_refused(capsys, ["eval", "equivariance", "--data", str(folder), "--models", "orb", *QUICK, *extra], message)
 
 
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,26 +19,11 @@ from steerers.training.config import ModelConfig, SteererConfig, to_dict
 from steerers.training.export import MODEL
 from steerers.training.log import CONFIG, SPECTRUM
 from steerers.training.runs import load_run, load_steerer, read_records
-from training.runs import fake_run, make_photographs, make_run, small_config
+from training.runs import fake_run, small_config
 from training.tiny import SMALL
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 C4, SO2 = Group(4), Group(None)
-
-
-@pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_photographs(tmp_path_factory.mktemp("data") / "photographs")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, photographs: Path) -> dict[str, tuple[Path, dict[str, float]]]:
-    """Folders of runs and what they measured; that of C4 has averaged weights, that of SO(2) would need a GPU."""
-    root = tmp_path_factory.mktemp("runs")
-    made = {group: make_run(root / group, photographs, small_config(group)) for group in ("C4", "SO2")}
-    path = root / "SO2" / CONFIG
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"cuda_graphs": True}))
-    return {group: (root / group, measured) for group, measured in made.items()}
 
 
 @pytest.mark.parametrize("group", ["C4", "SO2"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from steerers.training.config import ModelConfig, OptimiserConfig
 from steerers.training.descriptions import Matcher, MatchingOptions
 from steerers.training.export import MODEL
 from steerers.training.joint import JointObjective
-from steerers.training.log import CONFIG
 from steerers.training.runs import Records, load_run, read_records
 from steerers.training.spectrum import (
     Reduction,
@@ -40,7 +38,7 @@ from steerers.training.spectrum import (
     start_and_end,
     summarise,
 )
-from training.runs import CPU, fake_run, make_photographs, make_run, small_config
+from training.runs import CPU, fake_run, make_run, small_config
 from training.tiny import SMALL
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -178,21 +176,6 @@ def test_without_an_opposite_there_is_no_control() -> None:
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_photographs(tmp_path_factory.mktemp("data") / "photographs")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, photographs: Path) -> dict[str, tuple[Path, dict[str, float]]]:
-    """Folders of runs and what they measured; that of C4 has averaged weights, that of SO(2) would need a GPU."""
-    root = tmp_path_factory.mktemp("runs")
-    made = {group: make_run(root / group, photographs, small_config(group)) for group in ("C4", "SO2")}
-    path = root / "SO2" / CONFIG
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"cuda_graphs": True}))
-    return {group: (root / group, measured) for group, measured in made.items()}
 
 
 @pytest.mark.parametrize("group", ["C4", "SO2"])

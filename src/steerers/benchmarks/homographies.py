@@ -261,10 +261,9 @@ def measure_pair(pair: HomographyPair, prediction: Prediction, estimator: Estima
 def summarise(found: Sequence[HomographyOutcome]) -> dict[str, Any]:
     """The numbers of a table's row; shares are 0 to 1, times are means in seconds."""
     angle_errors = [outcome.angle_error for outcome in found if outcome.angle_error is not None]
-    areas = metrics.auc([outcome.corner_error for outcome in found], AUC_PIXELS)
     return {
         "num_failed": sum(outcome.failed for outcome in found),
-        "auc": {f"{pixels:g}": area for pixels, area in zip(AUC_PIXELS, areas, strict=True)},
+        "auc": metrics.areas([outcome.corner_error for outcome in found], AUC_PIXELS),
         "precision": fmean(outcome.precision for outcome in found),
         "repeatability": fmean(outcome.repeatability for outcome in found),
         "num_inliers": fmean(outcome.num_inliers for outcome in found),

@@ -45,6 +45,11 @@ def auc(errors: Sequence[float] | NDArray[Any], thresholds: Sequence[float]) -> 
     return [_area(values, threshold) / threshold for threshold in thresholds]
 
 
+def areas(errors: Sequence[float] | NDArray[Any], thresholds: Sequence[float]) -> dict[str, float]:
+    """:func:`auc` by its thresholds, as the rows of reports have it."""
+    return {f"{threshold:g}": area for threshold, area in zip(thresholds, auc(errors, thresholds), strict=True)}
+
+
 def _area(sorted_errors: NDArray[np.float64], threshold: float) -> float:
     below = sorted_errors[: np.searchsorted(sorted_errors, threshold)]
     recall = np.arange(len(below) + 1) / len(sorted_errors)  # (k + 1,)

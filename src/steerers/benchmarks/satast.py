@@ -172,11 +172,10 @@ def _normalise(points: NDArray[Any], size: metrics.Size) -> Points:
 def summarise(found: Sequence[SatAstOutcome]) -> dict[str, Any]:
     """The numbers of a table's row; areas are 0 to 1, over the errors of all points of all pairs."""
     errors = [error for outcome in found for error in outcome.errors]
-    areas = metrics.auc(errors, AUC_PIXELS)
     return {
         "num_failed": sum(outcome.failed for outcome in found),
         "num_points": len(errors),
-        "auc": {f"{pixels:g}": area for pixels, area in zip(AUC_PIXELS, areas, strict=True)},
+        "auc": metrics.areas(errors, AUC_PIXELS),
         "error_median": median(errors),
         "num_inliers": fmean(outcome.num_inliers for outcome in found),
         **outcomes.summarise_common(found),

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from steerers.datasets.depth import DepthCamera, DepthWarp
 from steerers.datasets.draws import generator_of, mix, uniforms
-from steerers.datasets.pairs import PairBatch, ViewWarp, Warp, covered
+from steerers.datasets.pairs import PairBatch, ViewWarp, Warp, covered, pad_points, points_in_views
 from steerers.datasets.photos import Photo, PhotoStore, held_out
 from steerers.datasets.reconstruction import Covisible, Reconstruction, StrPath, covisible, model_folder
 from steerers.datasets.views import Size, Views, draw_homographies, render_views, turns_about_middle
@@ -340,7 +340,10 @@ class Colmap:
         warp = ViewWarp(from0, from1, masks0, masks1, self._scene_warp(pairs, device))
         anchors = _draw_anchors(pairs, warp, self.anchors, seeds, device)
         turned = (turns0.to(device), turns1.to(device))
-        detections = (_in_views(pairs, 0, from0, device), _in_views(pairs, 1, from1, device))
+        detections = (
+            points_in_views([pair.observed[0] for pair in pairs], from0, device),
+            points_in_views([pair.observed[1] for pair in pairs], from1, device),
+        )
         return PairBatch(images0, images1, masks0, masks1, warp, *turned, anchors, self.dense, detections)
 
     @staticmethod
@@ -353,7 +356,7 @@ class Colmap:
     def _scene_warp(self, pairs: Sequence[_Read], device: torch.device) -> Warp:
         first, second = ([pair.cameras[side] for pair in pairs] for side in (0, 1))
         dense = any(a.depth is not None and b.depth is not None for a, b in zip(first, second, strict=True))
-        points0, points1 = (_padded([pair.points[side] for pair in pairs]).to(device) for side in (0, 1))
+        points0, points1 = (pad_points([pair.points[side] for pair in pairs]).to(device) for side in (0, 1))
         linear = torch.stack([pair.linear for pair in pairs]).to(device)
         return TrackWarp(
             points0, points1, linear, self.radius, DepthWarp(first, second, device=device) if dense else None
@@ -387,7 +390,7 @@ def _draw_anchors(
 ) -> tuple[Tensor, Tensor]:
     """(B, count, 2) pixels of the views each: tracks that both views show, drawn by the seeds, NaN beyond them."""
     ends = [
-        transform_points(to_view.to(device), _padded([pair.points[side] for pair in pairs]).to(device)).float()
+        transform_points(to_view.to(device), pad_points([pair.points[side] for pair in pairs]).to(device)).float()
         for side, to_view in enumerate((warp.from_photos0, warp.from_photos1))
     ]
     seen = (covered(warp.masks0, ends[0]) & covered(warp.masks1, ends[1])).cpu()  # (B, T)
@@ -398,16 +401,6 @@ def _draw_anchors(
         for side in (0, 1):
             anchors[side, b, : len(order)] = ends[side][b, kept[order].to(device)]
     return anchors[0], anchors[1]
-
-
-def _in_views(pairs: Sequence[_Read], side: int, from_photos: Tensor, device: torch.device) -> Tensor:
-    """(B, K, 2) float32 pixels of views at which tracks were observed, NaN where there are fewer."""
-    return transform_points(from_photos, _padded([pair.observed[side] for pair in pairs])).float().to(device)
-
-
-def _padded(points: Sequence[Tensor]) -> Tensor:
-    """(B, T, 2) of B tensors (t, 2), NaN beyond their ends."""
-    return torch.nn.utils.rnn.pad_sequence(list(points), batch_first=True, padding_value=torch.nan)
 
 
 def _usable(table: Covisible, min_shared: int, angles: tuple[float, float], min_agreement: float) -> Covisible:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from steerers.datasets.depth import TOLERANCE, DepthCamera, DepthWarp
 from steerers.datasets.draws import mix, uniforms
-from steerers.datasets.pairs import PairBatch, ViewWarp
+from steerers.datasets.pairs import PairBatch, ViewWarp, points_in_views
 from steerers.datasets.scene_info import (
     Split,
     find_detections,
@@ -134,7 +134,10 @@ class MegaDepth:
         turned = (turns0.to(device), turns1.to(device))
         detections = None
         if self._detections is not None:
-            detections = (_in_views(sides[0], from_photos0, device), _in_views(sides[1], from_photos1, device))
+            detections = (
+                points_in_views(_detections(sides[0]), from_photos0, device),
+                points_in_views(_detections(sides[1]), from_photos1, device),
+            )
         return PairBatch(images0, images1, masks0, masks1, warp, *turned, detections=detections)
 
     def _list_pairs(
@@ -191,11 +194,8 @@ class MegaDepth:
         return relight(images, strength, seeds), masks, from_photos
 
 
-def _in_views(photographs: Sequence[Photograph], from_photos: Tensor, device: torch.device) -> Tensor:
-    """(B, K, 2) float32 pixels of views at which points of the reconstruction were seen, NaN where there are fewer."""
-    points = [photograph.detections for photograph in photographs if photograph.detections is not None]
-    padded = torch.nn.utils.rnn.pad_sequence(points, batch_first=True, padding_value=torch.nan)  # (B, K, 2)
-    return transform_points(from_photos, padded).float().to(device)
+def _detections(photographs: Sequence[Photograph]) -> list[Tensor]:
+    return [photograph.detections for photograph in photographs if photograph.detections is not None]
 
 
 def _check_options(min_overlaps: Sequence[float], max_pairs: int, shake: int, tolerance: float) -> None:

@@ -170,6 +170,16 @@ def covered(masks: Tensor, xy: Tensor) -> Tensor:
     return inside & masks.flatten(1).gather(1, flat)
 
 
+def pad_points(points: Sequence[Tensor]) -> Tensor:
+    """(B, K, 2) of B tensors (k, 2), NaN beyond their ends."""
+    return torch.nn.utils.rnn.pad_sequence(list(points), batch_first=True, padding_value=torch.nan)
+
+
+def points_in_views(points: Sequence[Tensor], from_photos: Tensor, device: torch.device) -> Tensor:
+    """(B, K, 2) float32 pixels of views, of B tensors (k, 2) of points of photographs; NaN where there are fewer."""
+    return transform_points(from_photos, pad_points(points)).float().to(device)
+
+
 def correspondences(
     xy0: Tensor, xy1: Tensor, warp: Warp, radius: float, real0: Tensor | None = None, real1: Tensor | None = None
 ) -> Tensor:

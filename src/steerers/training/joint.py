@@ -51,8 +51,7 @@ class JointObjective(Objective):
         maps = self.network(torch.cat([batch.images0, batch.images1]))
         with torch.autocast(maps.logits.device.type, enabled=False):
             logits0, logits1 = maps.logits.chunk(2)
-            xy0, real0 = self._detect(logits0, batch.masks0)
-            xy1, real1 = self._detect(logits1, batch.masks1)
+            xy0, xy1, (real0, real1) = self._detect(maps, batch)
             terms: Terms = {}
             if batch.dense:
                 terms = keypoint_terms(logits0, logits1, batch, self.keypoints, progress)
@@ -70,16 +69,18 @@ class JointObjective(Objective):
         batch = without_margin(batch, self.keypoints.margin)
         maps = self.network(torch.cat([batch.images0, batch.images1]))
         with torch.autocast(maps.logits.device.type, enabled=False):
-            logits0, logits1 = maps.logits.chunk(2)
-            xy0, real0 = self._detect(logits0, batch.masks0)
-            xy1, real1 = self._detect(logits1, batch.masks1)
-            first, second, matches, real = self._describe(maps, xy0, xy1, (real0, real1), batch, False)
+            xy0, xy1, found = self._detect(maps, batch)
+            first, second, matches, real = self._describe(maps, xy0, xy1, found, batch, False)
             measures = self.matcher.measure(first, second, batch, matches, real)
-            measures["repeatability"] = repeatability(xy0, xy1, batch, (real0, real1), self.matching.radius)
+            measures["repeatability"] = repeatability(xy0, xy1, batch, found, self.matching.radius)
         return measures
 
-    def _detect(self, logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-        return sample_batch(logits, self.matching.num_keypoints, masks, self.network.sampling)
+    def _detect(self, maps: FeatureMaps, batch: PairBatch) -> tuple[Tensor, Tensor, Real]:
+        """(B, N, 2) keypoints of the first and of the second views, and which of them are real."""
+        masks = torch.cat([batch.masks0, batch.masks1])
+        xy, real = sample_batch(maps.logits, self.matching.num_keypoints, masks, self.network.sampling)
+        (xy0, xy1), (real0, real1) = xy.chunk(2), real.chunk(2)
+        return xy0, xy1, (real0, real1)
 
     def _describe(
         self, maps: FeatureMaps, xy0: Tensor, xy1: Tensor, real: Real, batch: PairBatch, extra: bool

@@ -130,7 +130,6 @@ class _State:
         if config.cuda_graphs:
             _capture(objective, config, device)
         self.optimiser = _optimiser(objective, config.optimiser, device)
-        self.average = copy.deepcopy(_floats(objective)) if config.optimiser.ema else None
         self.module: nn.Module = objective
         if processes.world() > 1:
             if device.type == "cuda":
@@ -138,13 +137,14 @@ class _State:
             # Not every batch trains all of the compact network: tracks alone, for one, train no keypoints.
             partly = any(isinstance(network, Compact) for network in objective.networks().values())
             self.module = nn.parallel.DistributedDataParallel(objective, find_unused_parameters=partly)
+        self.current = _floats(objective)  # the tensors themselves, which a step changes in place
+        self.average = copy.deepcopy(self.current) if config.optimiser.ema else None
 
     def update_average(self) -> None:
         if self.average is None:
             return
         decay = min(self.config.optimiser.ema, (1 + self.step) / (10 + self.step))
-        current = _floats(self.objective)
-        torch._foreach_lerp_(list(self.average.values()), list(current.values()), 1 - decay)
+        torch._foreach_lerp_(list(self.average.values()), list(self.current.values()), 1 - decay)
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
@@ -152,13 +152,13 @@ class _State:
         if self.average is None:
             yield
             return
-        current = _floats(self.objective)
-        kept = [value.clone() for value in current.values()]
-        torch._foreach_copy_(list(current.values()), list(self.average.values()))
+        current = list(self.current.values())
+        kept = [value.clone() for value in current]
+        torch._foreach_copy_(current, list(self.average.values()))
         try:
             yield
         finally:
-            torch._foreach_copy_(list(current.values()), kept)
+            torch._foreach_copy_(current, kept)
 
     def snapshot(self) -> dict[str, Any]:
         return {
