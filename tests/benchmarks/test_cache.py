@@ -185,6 +185,22 @@ def test_parts_of_another_configuration_are_left_alone(pairs: list[Pair], tmp_pa
     assert len(list(tmp_path.iterdir())) == 4
 
 
+def test_an_image_changed_in_place_is_matched_anew(pairs: list[Pair], tmp_path: Path) -> None:
+    pair = pairs[0]
+    image0 = tmp_path / pair.image0.name
+    content = pair.image0.read_bytes()
+    image0.write_bytes(content)
+    changed = Pair(pair.name, "", image0, pair.image1)
+    extractor = Stub()
+    predict_or_load([make_run(extractor)], [changed], cache=tmp_path / "kept")
+    predict_or_load([make_run(extractor)], [pair], cache=tmp_path / "kept")  # the same image elsewhere
+    assert extractor._calls == 2
+    draw(dots() + 3.0, image0, marked=False)
+    image0.write_bytes(image0.read_bytes() + bytes(max(0, len(content) - image0.stat().st_size)))
+    predict_or_load([make_run(extractor)], [changed], cache=tmp_path / "kept")
+    assert extractor._calls == 4
+
+
 def test_a_damaged_part_is_named(pairs: list[Pair], tmp_path: Path) -> None:
     run = make_run(Interrupted(after=4))
     interrupt([run], pairs, tmp_path)

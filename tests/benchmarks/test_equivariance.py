@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.equivariant import STEERER, Harmonics
-from steerers.benchmarks.equivariance import Settings, describe_photo, evaluate, hash_photos, make_report
-from steerers.benchmarks.runs import Run, load_runs
+from steerers.benchmarks.equivariance import Settings, describe_photo, evaluate, make_report
+from steerers.benchmarks.runs import Run, hash_files, load_runs
 from steerers.features import Keypoints
 from steerers.matching.strategies import DualSoftmax
 from steerers.models.base import Extractor
@@ -182,7 +182,7 @@ def test_the_report(photos: list[Path], tmp_path: Path) -> None:
     assert found["settings"]["angles"] == [0, 45, 90]
     first, second = found["tables"]
     assert [row["label"] for row in first["rows"]] == ["fake", "fake", "other"]
-    assert first["photos_sha256"] == second["photos_sha256"] == hash_photos(photos)
+    assert first["photos_sha256"] == second["photos_sha256"] == hash_files(photos)
     text = report.to_markdown()
     assert "| fake | SO2, fixed | steered | 10 | 0 | 1.000 | 100.0 | 1.000 | 1.000 | 100.0 | 1.000 |" in text
     assert "Theorem 4.1" in text
@@ -197,8 +197,8 @@ def test_the_hash_does_not_know_the_folder(photos: list[Path], tmp_path: Path) -
     copies = [tmp_path / path.name for path in photos]
     for source, copy in zip(photos, copies, strict=True):
         copy.write_bytes(source.read_bytes())
-    assert hash_photos(copies) == hash_photos(photos)
-    assert hash_photos(photos[:2]) != hash_photos(photos)
+    assert hash_files(copies) == hash_files(photos)
+    assert hash_files(photos[:2]) != hash_files(photos)
 
 
 @pytest.mark.parametrize(

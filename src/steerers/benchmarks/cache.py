@@ -26,10 +26,10 @@ import numpy as np
 from steerers._version import __version__
 from steerers.benchmarks import protocol
 from steerers.benchmarks.protocol import AnyPair, Observer, Pair, Prediction, Predictions, Settings
-from steerers.benchmarks.runs import Run, describe_strategy, fingerprint, sha256
+from steerers.benchmarks.runs import Run, describe_strategy, fingerprint, hash_files, sha256
 from steerers.features import Matches
 
-FORMAT = 2
+FORMAT = 3
 """Of the files; a change of what they mean raises it."""
 PART_SECONDS = 30.0
 """How much work is lost at most when a process is killed."""
@@ -138,12 +138,11 @@ class _Draft:
 def _config(run: Run, pairs: Sequence[Pair], settings: Settings, observe: Observer[AnyPair] | None) -> dict[str, Any]:
     """Everything that predictions depend on, as JSON."""
     pipeline = run.pipeline
-    files = [[path.name, path.stat().st_size] for pair in pairs for path in (pair.image0, pair.image1)]
     return {
         "format": FORMAT,
         "steerers": __version__,
         "pairs": protocol.hash_pairs(pairs),
-        "files": sha256(files),
+        "files": hash_files([path for pair in pairs for path in (pair.image0, pair.image1)]),
         **settings.describe_size(),
         "mask_corners": settings.mask_corners,
         "observed": None if observe is None else f"{observe.__module__}.{observe.__qualname__}",

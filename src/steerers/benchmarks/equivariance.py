@@ -10,8 +10,6 @@ between their descriptions as they were. How far it is from that is measured wit
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -25,7 +23,7 @@ from torch import Tensor
 
 from steerers.benchmarks import plots
 from steerers.benchmarks.report import Column, Report, Table, number, percent, text
-from steerers.benchmarks.runs import Run
+from steerers.benchmarks.runs import Run, hash_files
 from steerers.benchmarks.turned import (
     Agreement,
     Kept,
@@ -209,11 +207,6 @@ def _mean(values: Curve) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def hash_photos(photos: Sequence[Path]) -> str:
-    """SHA-256 of names and sizes, wherever the photographs lie."""
-    return hashlib.sha256(json.dumps([[path.name, path.stat().st_size] for path in photos]).encode()).hexdigest()
-
-
 # Reporting ------------------------------------------------------------------------------------------------------------
 
 
@@ -225,7 +218,7 @@ def make_report(
     environment: dict[str, Any],
 ) -> Report:
     """Two tables and the curves."""
-    facts = {"num_photos": len(photos), "photos_sha256": hash_photos(photos), "angles": list(settings.angles)}
+    facts = {"num_photos": len(photos), "photos_sha256": hash_files(photos), "angles": list(settings.angles)}
     tables = [
         Table("steering: descriptions against those of the turned photograph", _steering_columns(), steering, facts),
         Table("Theorem 4.1: cosines between two photographs when both are turned alike", _kept_columns(), kept, facts),

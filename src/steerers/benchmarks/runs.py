@@ -189,3 +189,13 @@ def _plain(value: object) -> Any:
 def sha256(value: Any) -> str:
     """Of anything that JSON can hold."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def hash_files(paths: Sequence[Path]) -> str:
+    """SHA-256 of names and contents, wherever the files lie; each is read once."""
+    contents: dict[Path, str] = {}
+    for path in paths:
+        if path not in contents:
+            with path.open("rb") as file:
+                contents[path] = hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256([[path.name, contents[path]] for path in paths])
