@@ -333,6 +333,20 @@ def test_a_dry_run_does_not_touch_data_that_is_not_there(config: Path, capsys: p
     assert "gone is not there; also.tar is not there; for 25% of the steps street (not there)" in data
 
 
+def test_a_dry_run_tells_of_mosaics(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(config, "--dry-run", "--data", "gone", "--set", "data.mosaics.share=0.6") == 0
+    assert "for 60% of the steps mosaics of 3 x 3 photographs at zooms of 0.25 to 1.2" in shown(capsys)["data"]
+
+
+def test_mosaics_need_photographs(config: Path) -> None:
+    for changes, message in (
+        (["data.source='colmap'"], "they need source 'folder', not 'colmap'"),
+        (["data.colmap_share=0.5"], "mosaics.share and colmap_share add up to 1.1 > 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(config, "--dry-run", "--set", "data.mosaics.share=0.6", *changes)
+
+
 def test_a_dry_run_counts_the_pairs_of_megadepth(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("0001", "0015"):
         write_megadepth(workplace / "MegaDepth", name, street(), cameras_around(3, size=(48, 36), focal=40, spread=0.2))

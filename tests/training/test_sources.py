@@ -25,6 +25,7 @@ from datasets.scenes import (
 )
 from steerers.datasets.colmap import TRACKS
 from steerers.datasets.folder import Photographs
+from steerers.datasets.mosaics import Mosaics
 from steerers.datasets.pairs import PairBatch, PairSource, draw_turns
 from steerers.datasets.reconstruction import Reconstruction
 from steerers.images import to_uint8
@@ -174,6 +175,14 @@ def test_reconstructions_alone_and_beside_photographs(tmp_path: Path, photograph
     mixed = build_sources(parse_config({"data": both}).data, [photographs], CPU)
     assert [share for _, share in mixed.training] == [0.75, 0.25]
     assert isinstance(mixed.validation, Photographs)
+    three = build_sources(
+        parse_config({"data": {**both, "mosaics": {"share": 0.5, "cell": 64}}}).data, [photographs], CPU
+    )
+    assert [share for _, share in three.training] == [0.25, 0.5, 0.25]
+    mosaics = three.training[1][0]
+    assert isinstance(mosaics, Mosaics)
+    assert mosaics.photographs is three.training[0][0]  # nothing that is held out
+    check_batch(mosaics)
     with pytest.raises(ValueError, match=r"data.held_out: share 0.0 holds out none of \d+ pairs; choose another share"):
         build_sources(dataclasses.replace(alone, held_out=0.0), [tmp_path / "street"], CPU)
 

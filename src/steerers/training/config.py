@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from steerers.datasets.mosaics import MosaicOptions
 from steerers.datasets.pairs import Rotations
 from steerers.datasets.views import Views
 from steerers.models.compact import CompactConfig
@@ -29,6 +30,8 @@ class DataConfig:
         rotations: how views are turned.
         max_photo_size: longest side to which photographs are shrunk when they are decoded.
         held_out: share of the photographs that validation uses; of MegaDepth it is the test scenes.
+        mosaics: views of several photographs side by side, mixed in beside those of single ones, for larger changes of
+            scale; source ``folder`` only.
     """
 
     source: Literal["folder", "megadepth", "colmap"] = "folder"
@@ -39,12 +42,17 @@ class DataConfig:
     max_photo_size: int = 768
     held_out: float = 0.1
     views: Views = field(default_factory=Views)
+    mosaics: MosaicOptions = field(default_factory=MosaicOptions)
 
     def __post_init__(self) -> None:
         _within("held_out", self.held_out, 0, 1)
         _within("colmap_share", self.colmap_share, 0, 1)
         if self.max_photo_size < 32:
             raise ValueError(f"max_photo_size must be at least 32 pixels, got {self.max_photo_size}")
+        if self.mosaics.share and self.source != "folder":
+            raise ValueError(f"mosaics are made of photographs: they need source 'folder', not {self.source!r}")
+        if self.mosaics.share + self.colmap_share > 1:
+            raise ValueError(f"mosaics.share and colmap_share add up to {self.mosaics.share + self.colmap_share:g} > 1")
 
 
 @dataclass(frozen=True)

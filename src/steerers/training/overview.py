@@ -93,6 +93,10 @@ def _data(run: TrainConfig, data: list[Path], cache: Path | None) -> Iterator[tu
     yield from (("", f"{place} is not there") for place in missing)
     if not missing:
         yield "", f"{', '.join(map(str, places))}: {_count_pairs(run, places, cache)}"
+    if config.mosaics.share:
+        low, high = config.mosaics.scale
+        laid = f"mosaics of {config.mosaics.side} x {config.mosaics.side} photographs at zooms of {low:g} to {high:g}"
+        yield "", f"for {config.mosaics.share:.0%} of the steps {laid}"
     if config.source == "folder" and config.colmap and config.colmap_share:
         mixed = ", ".join(_beside(run, Path(place), cache) for place in config.colmap)
         yield "", f"for {config.colmap_share:.0%} of the steps {mixed}"

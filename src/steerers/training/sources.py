@@ -82,17 +82,22 @@ def build_sources(
 
 def _from_photographs(config: DataConfig, places: Sequence[Path], device: torch.device, cache: Path | None) -> Sources:
     from steerers.datasets.folder import Photographs
+    from steerers.datasets.mosaics import Mosaics
     from steerers.datasets.photos import PhotoStore, find_photos
 
     store = PhotoStore.open(find_photos(places), config.max_photo_size, cache)
     if device.type != "cpu":
         store = store.to(device)
     training, validation = Photographs.split(store, config.views, config.held_out)
-    sources: list[tuple[PairSource, float]] = [(training, 1.0)]
+    reconstructions: list[Colmap] = []
     if config.colmap and config.colmap_share:
         reconstructions = open_reconstructions(config, [Path(place) for place in config.colmap], cache)
-        share = config.colmap_share / len(reconstructions)
-        sources = [(training, 1 - config.colmap_share), *((source, share) for source in reconstructions)]
+    sources: list[tuple[PairSource, float]] = [
+        (source, config.colmap_share / len(reconstructions)) for source in reconstructions
+    ]
+    if config.mosaics.share:
+        sources.insert(0, (Mosaics(training, config.mosaics), config.mosaics.share))
+    sources.insert(0, (training, 1 - sum(share for _, share in sources)))
     return Sources(sources, validation)
 
 
