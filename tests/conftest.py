@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -48,3 +52,24 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def interpret(request: pytest.FixtureRequest) -> Callable[[], None]:
+    """Runs the file of a test again in a process where Triton's interpreter stands in for a GPU.
+
+    Triton decides that when it is first imported. Skipped there, and where there is no Triton.
+    """
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("is interpreted already")
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("needs Triton")
+
+    def run() -> None:
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(request.path)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "passed" in done.stdout
+
+    return run

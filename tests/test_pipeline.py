@@ -18,7 +18,6 @@ from steerers.geometry import rotate_image, transform_points
 from steerers.images import load_image, to_uint8
 from steerers.matching import STRATEGIES
 from steerers.models.zoo import Model
-from steerers.pipeline import parse_device
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ASTRONAUT = EXAMPLES / "astronaut.jpg"
@@ -51,7 +50,7 @@ def test_quarter_turns_are_found_exactly(strategy: str, k: int) -> None:
 def test_two_views_of_a_house_one_turned() -> None:
     matcher = steerers.load()
     m = matcher(HOUSE[0], turned(HOUSE[1], 1))
-    assert m.angle == 90.0
+    assert m.angle == pytest.approx(90.0, abs=4.0)  # the views themselves are turned a little
     K = np.loadtxt(EXAMPLES / "maupertuis_K.txt")
     truth = np.loadtxt(EXAMPLES / "maupertuis_pose.txt")
     # undo the turn in the keypoints: the camera and its pose stay as they are
@@ -86,19 +85,19 @@ def test_match_reuses_extracted_features() -> None:
     np.testing.assert_array_equal(m.keypoints1, f1.keypoints[m.indices[:, 1]].numpy())
     assert m.scores.dtype == m.keypoints0.dtype == np.float32
     assert (np.diff(m.scores) <= 0).all()
-    assert m.strategy == "max-matches"
+    assert (m.model, m.strategy) == ("compact", "max-similarity")
 
 
 def test_every_match_has_its_angle_with_max_similarity() -> None:
     m = steerers.load(strategy="max-similarity", num_keypoints=300)(ASTRONAUT, turned(ASTRONAUT, 3))
     assert m.angles is not None
     assert m.angles.shape == (len(m),)
-    assert np.mean(m.angles == -90.0) > 0.9
+    assert np.mean(abs(m.angles + 90.0) < 5.0) > 0.9
 
 
 def test_features_of_another_model_are_refused() -> None:
     features = steerers.load("sift", num_keypoints=50).extract(ASTRONAUT)
-    with pytest.raises(ValueError, match="features of model 'sift' cannot be matched by 'upright-sift'"):
+    with pytest.raises(ValueError, match="features of model 'sift' cannot be matched by 'compact'"):
         steerers.load().match(features, features)
 
 
@@ -231,7 +230,7 @@ def test_tta_of_features_is_refused() -> None:
         ({"device": "no-such"}, "unknown device 'no-such'"),
         ({"device": "cuda:99"}, "not available"),
         ({"device": "xla"}, "unknown device 'xla'"),
-        ({"order": 8}, "order 8 needs turns that a C4 steerer does not have"),
+        ({"name": "upright-sift", "order": 8}, "order 8 needs turns that a C4 steerer does not have"),
         ({"num_keypoints": 0}, "num_keypoints must be a whole number of at least 1, got 0"),
         ({"threshold": 1.5}, r"threshold must be in \[0, 1\), got 1.5"),
         ({"inverse_temperature": -1.0}, "inverse_temperature must be positive"),
@@ -269,7 +268,7 @@ def test_nan_descriptions_are_an_error() -> None:
 
 def test_a_steerer_of_another_length_is_refused() -> None:
     extractor = steerers.load().model.extractor
-    with pytest.raises(ValueError, match="descriptions of length 128, but its steerer acts on length 64"):
+    with pytest.raises(ValueError, match="descriptions of length 256, but its steerer acts on length 64"):
         Model("mine", extractor, steerers.Steerer.perm(64))
 
 
@@ -296,10 +295,6 @@ def test_keypoints_check_their_shapes(field: str) -> None:
         Keypoints(torch.zeros(3), torch.zeros(3))
 
 
-def test_parse_device_accepts_what_is_there() -> None:
-    assert parse_device("cpu") == torch.device("cpu") == parse_device(torch.device("cpu"))
-
-
 def test_import_is_light() -> None:
     """``import steerers`` imports neither torch nor OpenCV; the matcher imports OpenCV only when it works."""
     code = (
@@ -311,3 +306,90 @@ def test_import_is_light() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         steerers.nonsense  # noqa: B018
     assert "load" in dir(steerers)
+
+
+# Several images -------------------------------------------------------------------------------------------------------
+
+
+def assert_same_features(actual: Features, expected: Features) -> None:
+    torch.testing.assert_close(actual.keypoints, expected.keypoints, atol=1e-3, rtol=0)
+    torch.testing.assert_close(actual.descriptions, expected.descriptions, atol=1e-3, rtol=1e-3)
+    assert (actual.image_size, actual.model) == (expected.image_size, expected.model)
+
+
+@pytest.mark.parametrize("batch", [None, 1, 3])
+@pytest.mark.parametrize("model", ["compact", "upright-sift"])
+def test_a_list_of_images_is_what_its_images_are(model: str, batch: int | None) -> None:
+    matcher = steerers.load(model, num_keypoints=80, max_size=160)
+    pixels = np.asarray(PIL.Image.open(ASTRONAUT))
+    images = [ASTRONAUT, HOUSE[0], pixels, matcher.load_image(HOUSE[1]), str(HOUSE[0]), pixels[:, :300], ASTRONAUT]
+    found = matcher.extract(images, batch=batch)
+    assert len(found) == len(images)
+    for image, features in zip(images, found, strict=True):
+        assert_same_features(features, matcher.extract(image))
+
+
+def test_masks_of_a_list_of_images() -> None:
+    matcher = steerers.load(num_keypoints=50, max_size=128)
+    mask = np.zeros((512, 512), dtype=np.uint8)
+    mask[:, :256] = 255
+    first, second, third = matcher.extract((ASTRONAUT, ASTRONAUT, ASTRONAUT), mask=[None, mask, None], batch=3)
+    assert_same_features(second, matcher.extract(ASTRONAUT, mask=mask))
+    assert_same_features(first, third)
+    assert float(second.keypoints[:, 0].max()) < 256 < float(first.keypoints[:, 0].max())
+    for wrong, got in (([mask], "a list of 1"), (mask, "ndarray"), (str(ASTRONAUT), "str")):
+        message = f"mask must be a list of 2 masks or None, one for each image, got {got}$"
+        with pytest.raises(ValueError, match=message):
+            matcher.extract([ASTRONAUT, ASTRONAUT], mask=wrong)  # type: ignore[arg-type]
+
+
+def test_no_images_and_bad_ones(tmp_path: Path) -> None:
+    matcher = steerers.load(num_keypoints=20, max_size=64)
+    assert matcher.extract([]) == []
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    with pytest.raises(ValueError, match=r"cannot read image .*broken\.jpg"):
+        matcher.extract([ASTRONAUT, tmp_path / "broken.jpg", ASTRONAUT])
+    with pytest.raises(FileNotFoundError, match=r"no such image: .*missing\.jpg"):
+        matcher.extract([ASTRONAUT, ASTRONAUT, tmp_path / "missing.jpg"])
+    for wrong, told in ((0, "0"), (-2, "-2"), (1.5, "1.5"), ("4", "'4'")):
+        with pytest.raises(ValueError, match=f"batch must be a whole number of at least 1, got {told}$"):
+            matcher.extract([ASTRONAUT], batch=wrong)  # type: ignore[arg-type]
+    assert len(matcher.extract([ASTRONAUT], batch=np.int64(2))) == 1  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="batch goes with a list of images; got 4 with a single one"):
+        matcher.extract(ASTRONAUT, batch=4)  # type: ignore[call-overload]
+
+
+def test_images_of_a_list_that_have_no_name_fail_with_their_place() -> None:
+    matcher = steerers.load("upright-sift", num_keypoints=20, max_size=64)
+    good, mask = np.zeros((30, 40, 3), dtype=np.uint8), np.ones((30, 41), dtype=np.uint8)
+    with pytest.raises(
+        ValueError, match=r"^image 2 of 3, counted from 0: an image array must have shape .*, got \(5,\)"
+    ):
+        matcher.extract([good, good, np.zeros(5)])
+    with pytest.raises(TypeError, match=r"^image 1 of 2, counted from 0: an image array must be uint8"):
+        matcher.extract([good, good.astype(np.int64)])
+    with pytest.raises(ValueError, match=r"^image 0 of 2, counted from 0: mask is 41 x 30 pixels but"):
+        matcher.extract([good, good], mask=[mask, None])
+
+
+def test_the_same_picture_several_times(tmp_path: Path) -> None:
+    """A Pillow image reads its file when it is first used, which two threads at once must not make it do."""
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    path = tmp_path / "large.png"
+    PIL.Image.open(ASTRONAUT).resize((900, 900)).save(path, exif=exif)
+    matcher = steerers.load("upright-sift", num_keypoints=30, max_size=100, exif="apply")
+    expected = matcher.extract(path)
+    PIL.Image.new("L", (900, 900), 255).save(tmp_path / "mask.png")
+    picture, mask = PIL.Image.open(path), PIL.Image.open(tmp_path / "mask.png")
+    for features in matcher.extract([picture] * 8, mask=[mask] * 8):
+        assert_same_features(features, expected)
+
+
+def test_a_batch_that_mixes_images_with_keypoints_and_without() -> None:
+    matcher = steerers.load(num_keypoints=30, max_size=96)
+    blank = np.full((512, 512, 3), 90, dtype=np.uint8)
+    some, none = matcher.extract([ASTRONAUT, blank], batch=2)
+    assert len(some) == 30
+    assert len(none) == 0
+    assert none.descriptions.shape == (0, 256)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from steerers.batches import check_batch, check_masks, put_together, read_images
+from steerers.devices import parse_device as parse_device  # noqa: PLC0414  where others know it
 from steerers.features import Features, Keypoints, Matches
 from steerers.geometry import rotate_image, transform_points, turn_of, wrap_degrees
 from steerers.images import Exif, Image, ImageSource, load_image
@@ -30,6 +33,7 @@ from steerers.models.zoo import DEFAULT_MODEL, Model
 
 NUM_KEYPOINTS = 2048
 MAX_SIZE = 1024
+BATCH_ON_GPU = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +84,51 @@ class Pipeline:
             raise ValueError("give the mask when the image is loaded: this one is loaded already")
         return source
 
-    def extract(self, image: ImageSource | Image, *, mask: ImageSource | None = None) -> Features:
-        """Keypoints and descriptions of one image, to be matched with :meth:`match` as often as needed."""
-        loaded = self.load_image(image, mask)
-        keypoints, descriptions = self._run(loaded.tensor.to(self.device), _on(loaded.mask, self.device))
+    @overload  # a str is a sequence of images too, to a type checker
+    def extract(  # type: ignore[overload-overlap]
+        self, image: ImageSource | Image, *, mask: ImageSource | None = None
+    ) -> Features: ...
+
+    @overload
+    def extract(
+        self,
+        image: Sequence[ImageSource | Image],
+        *,
+        mask: Sequence[ImageSource | None] | None = None,
+        batch: int | None = None,
+    ) -> list[Features]: ...
+
+    def extract(
+        self,
+        image: ImageSource | Image | Sequence[ImageSource | Image],
+        *,
+        mask: ImageSource | Sequence[ImageSource | None] | None = None,
+        batch: int | None = None,
+    ) -> Features | list[Features]:
+        """Keypoints and descriptions of an image, to be matched with :meth:`match` as often as needed.
+
+        Of a list or tuple of images, those of all, in order. They are read by threads while the network is at work,
+        and those of equal size go through it together.
+
+        Args:
+            mask: where keypoints are allowed; for a list of images a list as long, with None where they are
+                everywhere.
+            batch: of a list of images, how many of the same size go through the network at once; by default 4 on a GPU
+                and 1 elsewhere. It takes memory, and changes descriptions by no more than rounding does.
+        """
+        if isinstance(image, (list, tuple)):
+            return self._extract_all(image, mask, batch)
+        if batch is not None:
+            raise ValueError(f"batch goes with a list of images; got {batch!r} with a single one")
+        loaded = self.load_image(image, mask)  # type: ignore[arg-type]
+        keypoints, descriptions = self._run(loaded.tensor, loaded.mask)
         return self._features(loaded, keypoints.xy, keypoints, descriptions)
+
+    def batch_size(self, batch: int | None = None) -> int:
+        """How many of a list of images go through the network at once, if that many are of the same size."""
+        if batch is None:
+            return 1 if self.device.type == "cpu" else BATCH_ON_GPU
+        return check_batch(batch)
 
     def match(self, features0: Features, features1: Features) -> Matches:
         """Match features that were extracted before, by the same model."""
@@ -92,13 +136,41 @@ class Pipeline:
             if features.model and features.model != self.model.name:
                 raise ValueError(f"features of model {features.model!r} cannot be matched by {self.model.name!r}")
         first, second = features0.to(self.device), features1.to(self.device)
-        return self.to_matches(self.strategy.match(first.descriptions, second.descriptions), first, second)
+        found = self.strategy.match(first.descriptions, second.descriptions)
+        found = self.strategy.refined_turns(first.descriptions, second.descriptions, found)
+        return self.to_matches(found, first, second)
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _run(self, tensor: Tensor, mask: Tensor | None) -> tuple[Keypoints, Tensor]:
-        return self.model.extractor.extract(tensor, num_keypoints=self.num_keypoints, mask=mask)
+        mask = None if mask is None else mask.to(self.device)
+        return self.model.extractor.extract(tensor.to(self.device), num_keypoints=self.num_keypoints, mask=mask)
+
+    def _extract_all(
+        self,
+        images: Sequence[ImageSource | Image],
+        masks: ImageSource | Sequence[ImageSource | None] | None,
+        batch: int | None,
+    ) -> list[Features]:
+        size = self.batch_size(batch)
+        given = list(zip(images, check_masks(masks, len(images)), strict=True))
+        read = read_images(self.load_image, given, waiting=2 * size, pinned=self.device.type == "cuda")
+        found: dict[int, Features] = {}
+        for together in put_together(read, _kind, size=size, waiting=4 * size):
+            extracted = self._run_all([image for _, image in together])
+            for (place, image), (keypoints, descriptions) in zip(together, extracted, strict=True):
+                found[place] = self._features(image, keypoints.xy, keypoints, descriptions)
+        return [found[place] for place in range(len(images))]
+
+    @torch.no_grad()
+    def _run_all(self, images: Sequence[Image]) -> list[tuple[Keypoints, Tensor]]:
+        """Of images of one kind."""
+        tensors = torch.stack([image.tensor.to(self.device, non_blocking=True) for image in images])
+        masks = [image.mask.to(self.device) for image in images if image.mask is not None]
+        return self.model.extractor.extract_batch(
+            tensors, num_keypoints=self.num_keypoints, masks=torch.stack(masks) if masks else None
+        )
 
     def _features(self, image: Image, xy: Tensor, keypoints: Keypoints, descriptions: Tensor) -> Features:
         return Features(
@@ -118,16 +190,18 @@ class Pipeline:
         return self.to_matches(assignment, turned[best], features1)
 
     def extract_turned(self, image: Image, angle: float) -> Features:
+        """:meth:`extract` of the image turned by ``angle``, in radians, with keypoints of the image as it was."""
         tensor = image.tensor.to(self.device)
         allowed = torch.ones(tensor.shape[1:]) if image.mask is None else image.mask.float()
         turned, to_turned = rotate_image(tensor, angle, fill=0.5)
         mask = rotate_image(allowed[None], angle)[0][0] > 0.999
-        keypoints, descriptions = self._run(turned, mask.to(self.device))
+        keypoints, descriptions = self._run(turned, mask)
         return self._features(
             image, transform_points(torch.linalg.inv(to_turned), keypoints.xy.float()), keypoints, descriptions
         )
 
     def to_matches(self, found: Assignment, features0: Features, features1: Features) -> Matches:
+        """What a strategy found of the features of two images, in stored pixels and degrees."""
         i, j = found.indices.unbind(dim=1)
         angle, angles = _stored_turns(found, features0.orientation, features1.orientation)
         return Matches(
@@ -158,6 +232,7 @@ def load(
     device: str | torch.device = "cpu",
     precision: str = "float32",
     sampling: KeypointSampling | None = None,
+    fast: bool = True,
     **options: object,
 ) -> Pipeline:
     """A matcher by the name of its model.
@@ -176,8 +251,10 @@ def load(
         exif: ``"apply"`` turns photographs upright by their EXIF orientation before matching; keypoints stay those of
             the stored pixels.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
-        precision: ``"float32"``, or ``"bfloat16"`` or ``"float16"`` for DeDoDe's networks.
+        precision: ``"float32"``, or ``"bfloat16"`` or ``"float16"`` for DeDoDe's networks and the compact one.
         sampling: how DeDoDe's detectors choose keypoints: coverage, non-maximum suppression, sub-pixel, border.
+        fast: run those networks in a form for inference, which finds the same in less time; ``False`` gives the plain
+            modules, to train, export or take apart.
         options: of the strategy: ``inverse_temperature``, ``threshold``, ``tile``, ``subset_size``, ``seed``,
             ``prototype``, ``ratio``; the first two by default as they suit the model.
     """
@@ -185,7 +262,7 @@ def load(
     if strategy is not None and strategy not in STRATEGIES:  # before any download
         raise ValueError(unknown_strategy(strategy))
     model = zoo.build(name, detector=detector, steerer=steerer, weights=weights)
-    zoo.configure(model, precision, sampling)
+    model = zoo.configure(model, precision, sampling, fast=fast)
     chosen = strategy or model.strategy
     if strategy is None and order == "default":
         order = model.order
@@ -195,23 +272,6 @@ def load(
     options = {**suited, **options}
     made = make_strategy(chosen, model.steerer, order=order, **options)
     return Pipeline(model, made, num_keypoints, max_size, exif, checked)
-
-
-def parse_device(device: str | torch.device) -> torch.device:
-    """A device that is there, or a ValueError that says why not."""
-    try:
-        parsed = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"unknown device {str(device)!r}; use cpu, cuda, cuda:1 or mps") from None
-    if parsed.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {str(device)!r} is not available: this PyTorch sees no CUDA GPU; use cpu")
-    if parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device {str(device)!r} is not available: there are {torch.cuda.device_count()} GPUs")
-    if parsed.type == "mps" and not torch.backends.mps.is_available():
-        raise ValueError(f"device {str(device)!r} is not available on this machine; use cpu")
-    if parsed.type not in ("cpu", "cuda", "mps"):
-        raise ValueError(f"unknown device {str(device)!r}; use cpu, cuda, cuda:1 or mps")
-    return parsed
 
 
 def _stored_turns(
@@ -236,5 +296,6 @@ def _numpy(tensor: Tensor) -> np.ndarray:
     return tensor.detach().float().cpu().numpy()
 
 
-def _on(mask: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if mask is None else mask.to(device)
+def _kind(image: Image) -> tuple[torch.Size, bool]:
+    """What must be equal for images to go through a network together."""
+    return image.tensor.shape, image.mask is None

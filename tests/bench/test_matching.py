@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from steerers.bench import textbook
+from steerers.bench.floors import Peak
 from steerers.bench.matching import MEASURED, Row, bench_matching, make_pair, steerer_for
 from steerers.bench.measure import Cost
 from steerers.matching import STRATEGIES
@@ -161,3 +162,35 @@ def test_the_papers_steerers() -> None:
         assert str(steerer.representation) == {
             "Freq1": "128x1", "Spread": "40x0 + 18x1 + 18x2 + 18x3 + 18x4 + 18x5 + 18x6"
         }[label]  # fmt: skip
+
+
+def test_over_floor() -> None:
+    (row,) = bench_matching(
+        NUM, DIM, ORDER, CPU, strategies=["dual-softmax"], repeats=1, with_textbook=False, peak=Peak(1e9)
+    )
+    assert row.floor is not None
+    assert row.floor.seconds == 4 * NUM**2 * DIM / 1e9
+    assert row.over_floor == row.cost.seconds / row.floor.seconds
+
+
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+def test_a_textbook_that_does_not_fit_is_left_out(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise error("too much")
+
+    monkeypatch.setattr(textbook, "match", fail)
+    (row,) = bench_matching(NUM, DIM, ORDER, CPU, strategies=["dual-softmax"], repeats=1)
+    assert row.textbook is row.common is row.speedup is None
+    assert row.note == "the textbook form needs more memory than there is"
+    assert row.matches > 0
+
+
+def test_what_cannot_fit_is_not_tried() -> None:
+    with pytest.raises(MemoryError, match="7 matrices of 10000000 x 10000000"):
+        textbook.check_memory("procrustes", 10_000_000, CPU)
+    textbook.check_memory("procrustes", 100, CPU)
+
+
+def test_options_of_the_kernels_arrive() -> None:
+    with pytest.raises(ValueError, match="precision must be one of default, exact, got 'half'"):
+        bench_matching(NUM, DIM, ORDER, CPU, strategies=["invariant"], repeats=1, precision="half")  # type: ignore[arg-type]

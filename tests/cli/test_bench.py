@@ -98,6 +98,44 @@ def test_without_textbook(tmp_path: Path) -> None:
     assert [line.split()[-1] for line in ran.out.splitlines()[2:]] == ["-", "-"]
 
 
+def test_several_sizes_and_orders(tmp_path: Path) -> None:
+    """What tries no turns is measured once for each size."""
+    path = tmp_path / "bench.json"
+    sizes = ["--num", "100", "200", "--order", "4", "3", "--dim", "28", "--repeats", "1", "--no-textbook"]
+    ran = bench(*sizes, "--strategies", "dual-softmax", "max-similarity", "--json", path)
+    assert (ran.code, ran.err) == (0, "")
+    runs = read(path)["runs"]
+    assert [(run["num"], run["order"], [row["strategy"] for row in run["rows"]]) for run in runs] == [
+        (num, order, [*["dual-softmax"] * (order == 4), "max-similarity"]) for num in (100, 200) for order in (4, 3)
+    ]
+    assert [block.splitlines()[0][:8] for block in ran.out.split("\n\n")] == [
+        "num 100,",
+        "num 100,",
+        "num 200,",
+        "num 200,",
+    ]
+
+
+def test_floors(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    ran = bench(*SMALL, "--peak-tflops", "0.01", "--strategies", "dual-softmax", "--json", path)
+    (row,) = read(path)["rows"]
+    assert row["floor"]["operations"] == 4 * 300**2 * 64
+    assert row["floor"]["seconds"] == pytest.approx(4 * 300**2 * 64 / 1e10)
+    assert row["over_floor"] == pytest.approx(row["cost"]["seconds"] / row["floor"]["seconds"])
+    header, line = ran.out.splitlines()[1:]
+    assert header.split()[-4:] == ["floor", "ms", "over", "same"]
+    assert line.split()[7] == "2.304"
+
+
+def test_kernels_and_precision(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    ran = bench(*SMALL, "--kernels", "tiled", "--precision", "exact", "--strategies", "invariant", "--json", path)
+    assert ran.code == 0
+    assert ", precision exact, kernels tiled, device " in ran.out
+    assert (read(path)["precision"], read(path)["kernels"]) == ("exact", "tiled")
+
+
 def test_no_matches_at_all_is_still_json(tmp_path: Path) -> None:
     """Two invariant coordinates tell nothing apart: neither form finds a match, and they agree."""
     path = tmp_path / "bench.json"
@@ -119,6 +157,9 @@ def test_no_matches_at_all_is_still_json(tmp_path: Path) -> None:
         (["--dim", "15", "--strategies", "procrustes"], "dim must be even, got 15"),
         (["--order", "-8"], "argument --order: '-8' is not a whole number"),
         (["--order", "1"], "order"),
+        (["--peak-tflops", "-1"], "argument --peak-tflops: '-1' is not a number above 0"),
+        (["--peak-tflops", "many"], "argument --peak-tflops: 'many' is not a number above 0"),
+        (["--kernels", "fast"], "argument --kernels: invalid choice: 'fast'"),
         (["--repeats", "0"], "argument --repeats: '0' is not a whole number of at least 1"),
     ],
 )

@@ -126,7 +126,7 @@ def moved(report: dict[str, Any], transform: torch.Tensor) -> np.ndarray:
 @pytest.mark.parametrize(("k", "degrees"), [(1, 90.0), (3, -90.0)])
 def test_report_of_a_quarter_turn(run: Run, files: Path, out: Path, k: int, degrees: float) -> None:
     first, second, path = files / "good.png", files / f"turned_{k}.png", out / "report.json"
-    ran = run(first, second, *QUICK, "--json", path)
+    ran = run(first, second, *QUICK, "--model", "upright-sift", "--json", path)  # whose quarter turns are exact
     report = json.loads(path.read_text(), parse_constant=pytest.fail)
     assert set(report) == KEYS
     assert (report["image0"], report["image1"]) == (str(first), str(second))
@@ -156,6 +156,16 @@ def test_report_of_a_quarter_turn(run: Run, files: Path, out: Path, k: int, degr
         re.escape(f"{summary} (upright-sift, max-matches, ") + r"\d+\.\d s\)\n" + re.escape(f"wrote {path}\n"), ran.out
     )
     assert os.listdir(out) == ["report.json"]
+
+
+def test_report_of_the_default_model(matched: Matched, files: Path) -> None:
+    report = matched(files / "good.png", files / "turned_3.png", *QUICK)
+    assert (report["model"], report["strategy"]) == ("compact", "max-similarity")
+    assert report["angle_deg"] == pytest.approx(-90, abs=1)
+    assert len(report["angles_deg"]) == report["num_matches"] > 150
+    assert report["num_inliers"] > 0.9 * report["num_matches"]
+    truth, _ = rotation_about_centre(SIZE, math.radians(-90))
+    assert np.mean(moved(report, truth) < 1.5) > 0.9
 
 
 @pytest.mark.parametrize(("name", "kind"), [("matches.png", "PNG"), ("matches.JPG", "JPEG")])
@@ -204,10 +214,10 @@ def test_output_of_a_former_run_is_replaced(run: Run, files: Path, out: Path) ->
 def test_strategy(matched: Matched, files: Path, strategy: str, degrees: float | None) -> None:
     report = matched(files / "good.png", files / "turned_1.png", "--strategy", strategy)
     assert report["strategy"] == strategy
-    assert report["angle_deg"] == (None if degrees is None else pytest.approx(degrees))
-    if strategy == "max-similarity":
+    assert report["angle_deg"] == (None if degrees is None else pytest.approx(degrees, abs=1))
+    if strategy in ("max-similarity", "subset"):
         assert len(report["angles_deg"]) == report["num_matches"]
-        assert np.mean(np.isclose(report["angles_deg"], 90)) > 0.9
+        assert np.mean(np.isclose(report["angles_deg"], 90, atol=5)) > 0.9
     else:
         assert report["angles_deg"] is None
     if degrees is not None:
@@ -218,10 +228,9 @@ def test_order(matched: Matched, files: Path) -> None:
     """Two turns: a half turn is found, a quarter turn cannot be."""
     options = ("--strategy", "max-similarity", "--order", "2")
     report = matched(files / "good.png", files / "turned_2.png", *options)
-    assert report["angle_deg"] == pytest.approx(180)
+    assert abs(report["angle_deg"]) == pytest.approx(180, abs=1)
     assert report["num_inliers"] > 150
     report = matched(files / "good.png", files / "turned_1.png", *options)
-    assert {round(abs(angle)) for angle in report["angles_deg"]} <= {0, 180}
     assert report["num_inliers"] < 30
 
 
@@ -312,7 +321,7 @@ def test_nothing_to_match(matched: Matched, files: Path, out: Path, name: str, v
 
 def test_unknown_turn_is_said(run: Run, files: Path) -> None:
     ran = run(files / "plain.png", files / "plain.png")
-    assert ran.out.startswith("0 matches, 0 inliers, unknown turn (upright-sift, max-matches, ")
+    assert ran.out.startswith("0 matches, 0 inliers, unknown turn (compact, max-similarity, ")
 
 
 def test_nothing_in_common(matched: Matched) -> None:
@@ -345,7 +354,7 @@ def test_kinds_of_images(matched: Matched, files: Path, tmp_path: Path, kind: st
     assert made.mode == {"grey": "L", "palette": "P", "16-bit": "I;16"}[kind]
     made.save(tmp_path / "made.png")
     report = matched(tmp_path / "made.png", files / "turned_1.png")
-    assert report["angle_deg"] == pytest.approx(90)
+    assert report["angle_deg"] == pytest.approx(90, abs=1)
     assert report["num_inliers"] > 100
 
 
@@ -397,8 +406,11 @@ def test_bad_images(run: Run, files: Path, out: Path, name: str, message: str, p
         (["--strategy", "max-matches", "--model", "sift"], "needs a steerer, and this model has none"),
         (["--device", "no-such"], "unknown device 'no-such'; use cpu"),
         (["--device", "cuda:99"], "device 'cuda:99' is not available"),
-        (["--order", "8"], "order 8 needs turns that a C4 steerer does not have; use 4"),
-        (["--order", "continuous", "--strategy", "max-similarity"], "the turns of C4 only"),
+        (["--model", "upright-sift", "--order", "8"], "order 8 needs turns that a C4 steerer does not have; use 4"),
+        (
+            ["--model", "upright-sift", "--order", "continuous", "--strategy", "max-similarity"],
+            "the turns of C4 only",
+        ),
         (["--order", "many"], "argument --order: 'many' is neither a whole number of at least 2 nor 'continuous'"),
         (["--order", "-4"], "argument --order: '-4' is neither"),
         (["--order", "1"], "argument --order: '1' is neither"),
@@ -481,7 +493,8 @@ def test_nan_descriptions(run: Run, files: Path, out: Path, monkeypatch: pytest.
     monkeypatch.setattr(
         UprightSift, "describe", lambda self, image, keypoints: torch.full((len(keypoints), 128), math.nan)
     )
-    ran = run(files / "good.png", files / "good.png", *QUICK, "--out", out / "m.png", "--json", out / "m.json")
+    model = ("--model", "upright-sift")
+    ran = run(files / "good.png", files / "good.png", *QUICK, *model, "--out", out / "m.png", "--json", out / "m.json")
     check_refused(ran, "descriptions of model 'upright-sift' are not finite (NaN or infinite)")
     assert os.listdir(out) == []
 
@@ -547,7 +560,7 @@ def test_process_works(files: Path, out: Path) -> None:
         files / "good.png", files / "turned_1.png", *QUICK, "--out", out / "m.jpg", "--json", out / "m.json"
     )
     assert (ran.code, ran.err) == (0, "")
-    assert "turned by 90.0 degrees" in ran.out
+    assert re.search(r"turned by (89\.\d|90\.\d) degrees", ran.out)
     assert sorted(os.listdir(out)) == ["m.jpg", "m.json"]
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from helpers import permutations_of, randn, random_basis, representations, representations_of, seeds
 from matching.reference import continuous_maximum, cosines, steered_cosines, unit, wrapped
-from steerers.matching.harmonics import Continuous, Harmonics, Turned
+from steerers.matching.continuous import Continuous
+from steerers.matching.harmonics import Harmonics, Turned
 from steerers.matching.similarity import Cosine, Similarity, Steered, as_float, normalised
 from steerers.representations import Group, Representation
 from steerers.steerer import Steerer

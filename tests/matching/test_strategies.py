@@ -691,3 +691,22 @@ def test_descriptions_of_wrong_shapes() -> None:
         if name not in WITHOUT_STEERER:
             with pytest.raises(ValueError, match="length 30, but the steerer acts on length 32"):
                 strategy.match(good[:, 2:], good[:, 2:])
+
+
+@pytest.mark.parametrize("spec", [("10x1", "SO2"), ("4x1 + 6x4", "C5")], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_aligning_leaves_descriptions_as_they_are(spec: tuple[str, str], dtype: torch.dtype) -> None:
+    """Aligned are copies, also where blocks share the memory of what was given, or lie in another order."""
+    steerer = Steerer.from_spec(*spec)
+    first = randn(12, 20).to(dtype)
+    wide = torch.zeros(24, 40, dtype=dtype)
+    second = wide[::2, ::2]
+    second.copy_(steerer.steer(first, 2 * math.pi / 5))
+    before = first.clone(), second.clone()
+    strategy = make_strategy("prototype-procrustes", steerer)
+    found = strategy.match(first, second)
+    assert torch.equal(first, before[0])
+    assert torch.equal(second, before[1])
+    assert sorted(found.indices.tolist()) == [[k, k] for k in range(12)]
+    assert found.angle == pytest.approx(2 * math.pi / 5, abs=1e-3)
+    assert torch.equal(strategy.match(first, second.contiguous()).indices, found.indices)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from helpers import assert_near
 from steerers.features import Keypoints
-from steerers.models.compact import Compact, CompactConfig
+from steerers.models.compact import Compact, CompactConfig, textured
 from steerers.models.sampling import KeypointSampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -40,7 +40,7 @@ def test_images_of_any_size(size: tuple[int, int]) -> None:
         keypoints, descriptions = model.extract(image, num_keypoints=9)
     assert maps.logits.shape == (1, *size)
     assert maps.logits.isfinite().all()
-    assert 1 <= len(keypoints) <= 9
+    assert (1 if max(size) > 1 else 0) <= len(keypoints) <= 9  # one pixel alone has no texture
     assert descriptions.shape == (len(keypoints), 12)
     assert descriptions.isfinite().all()
     limit = torch.tensor([size[1], size[0]]) - 1
@@ -61,13 +61,57 @@ def test_extracting_is_detecting_and_describing(size: tuple[int, int], masked: b
     assert torch.equal(descriptions, described)
 
 
+# Where nothing is to be seen -----------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("colour", [0.0, 0.5, 1.0])
 def test_a_picture_of_nothing(colour: float) -> None:
     model, image = network(), torch.full((3, 40, 56), colour)
     with torch.no_grad():
         keypoints, descriptions = model.extract(image, num_keypoints=10)
-    assert descriptions.isfinite().all()
-    assert len(keypoints) == len(descriptions)
+        assert len(model.detect(image, num_keypoints=10)) == 0
+    assert keypoints.xy.shape == (0, 2)
+    assert descriptions.shape == (0, 12)
+
+
+def test_black_corners_have_no_keypoints() -> None:
+    """As a turned image has them: keypoints come no nearer than the cells beside what can be seen."""
+    image = torch.zeros(3, 96, 96)
+    image[:, 40:, 48:] = picture(56, 48)
+    mask = torch.ones(96, 96, dtype=torch.bool)
+    mask[:, :60] = False
+    with torch.no_grad():
+        keypoints = network().detect(image, num_keypoints=1000)
+        masked = network().detect(image, num_keypoints=1000, mask=mask)
+    assert len(keypoints) > 50
+    assert (keypoints.xy[:, 0] > 39).all()
+    assert (keypoints.xy[:, 1] > 31).all()
+    assert 10 < len(masked) < len(keypoints)
+    assert (masked.xy[:, 0] > 59).all()
+
+
+@given(SIZES, st.integers(0, 2**32 - 1), st.integers(0, 8))
+def test_texture_is_a_range_of_grey_values(size: tuple[int, int], seed: int, levels: int) -> None:
+    """Of 8-bit images, told in whole numbers: three times the grey level is the sum of the channels."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(0, levels + 1, (3, *size), generator=generator) * torch.randint(
+        0, 2, size, generator=generator
+    )
+    total = 3 * 100 + values.sum(dim=0)
+    expected = torch.zeros(size, dtype=torch.bool)
+    for y in range(size[0]):
+        for x in range(size[1]):
+            top, left = 8 * (y // 8 - 1), 8 * (x // 8 - 1)
+            around = total[max(top, 0) : top + 24, max(left, 0) : left + 24]
+            expected[y, x] = around.max() - around.min() >= 3 * 2
+    assert torch.equal(textured((100 + values)[None] / 255)[0], expected)
+
+
+@given(st.tuples(st.integers(1, 5), st.integers(1, 5)), st.integers(1, 3), st.integers(0, 2**32 - 1))
+def test_texture_turns_with_the_image(cells: tuple[int, int], k: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    image = (torch.rand(1, 3, 8 * cells[0], 8 * cells[1], generator=generator) < 0.002).float()
+    assert torch.equal(textured(image.rot90(k, dims=(2, 3))), textured(image).rot90(k, dims=(1, 2)))
 
 
 def test_too_small_for_a_keypoint() -> None:

@@ -20,6 +20,7 @@ from steerers.geometry import rotate_image, transform_points
 from steerers.images import load_image, to_uint8
 from steerers.models import registry, weights, zoo
 from steerers.models.compact import Compact
+from steerers.models.scales import Pyramid
 from steerers.models.weights import WeightsError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,8 +43,11 @@ def test_compact_is_built_from_what_is_shipped() -> None:
     assert entry.weights == ()
     assert entry.dim == 256
     model = zoo.build("compact")
-    network = model.extractor
+    assert isinstance(model.extractor, Pyramid)
+    assert model.extractor.scales == (1.0, 0.5)
+    network = model.extractor.extractor
     assert isinstance(network, Compact)
+    assert isinstance(zoo.build("compact-single").extractor, Compact)
     assert not any(module.training or isinstance(module, nn.BatchNorm2d) for module in network.modules())
     assert all(p.dtype == torch.float32 and not p.requires_grad for p in network.parameters())
     assert network.dim == 256

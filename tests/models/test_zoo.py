@@ -25,9 +25,13 @@ from torch import Tensor, nn
 
 import steerers
 from steerers import Group, Keypoints, Steerer
+from steerers.benchmarks.runs import fingerprint
 from steerers.models import dedode, registry, weights, zoo
 from steerers.models.base import Combined, Descriptor, Extractor
-from steerers.models.dedode import DedodeDescriptor, DedodeDetector, DedodeNetwork
+from steerers.models.compact import Compact
+from steerers.models.compact_fast import FastCompact
+from steerers.models.dedode import DedodeDescriptor, DedodeDetector
+from steerers.models.dedode_fast import FastDedodeDescriptor, FastDedodeDetector
 from steerers.models.registry import Part
 from steerers.models.sampling import KeypointSampling
 from steerers.models.superpoint import SuperPointNetwork
@@ -243,7 +247,7 @@ def test_perm_is_the_official_matrix() -> None:
 
 def test_dedode_b_is_downloaded_once(server: Server, store: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(monkeypatch, on_loopback(server, store), "dedode-b")
-    matcher = steerers.load("dedode-b", num_keypoints=64)
+    matcher = steerers.load("dedode-b", num_keypoints=64, fast=False)
     assert sorted(path.name for path in home.iterdir() if not path.name.startswith(".")) == [
         "dedode_descriptor_B.pth",
         "dedode_detector_L.pth",
@@ -481,7 +485,7 @@ def test_dedode_with_another_detector_does_not_need_its_own(store: Path) -> None
     assert [file.name for file in v2.weights] == ["dedode_detector_L_v2.pth", "dedode_descriptor_B.pth"]
     matcher = steerers.load("dedode-b", detector="dedode-l-v2", weights=stored(store, v2), num_keypoints=10)
     assert isinstance(matcher.model.extractor, Combined)
-    assert isinstance(matcher.model.extractor.detector, DedodeDetector)
+    assert isinstance(matcher.model.extractor.detector, FastDedodeDetector)
     assert matcher.extract(picture()).model == "dedode-b@dedode-l-v2"
     assert [file.name for file in with_detector(find("dedode-b"), "upright-sift").weights] == [
         "dedode_descriptor_B.pth"
@@ -637,17 +641,87 @@ def test_a_steerer_of_ones_own(tmp_path: Path) -> None:
         steerers.load("upright-sift", steerer=tmp_path / "missing.safetensors")
 
 
-def test_precision_and_sampling_reach_the_networks(store: Path) -> None:
+@pytest.mark.parametrize("fast", [True, False])
+def test_precision_and_sampling_reach_the_networks(store: Path, fast: bool) -> None:
     files = stored(store, find("dedode-b"))
     sampling = KeypointSampling(coverage=False, nms_size=3, subpixel=True, border=4)
-    matcher = steerers.load("dedode-b", weights=files, precision="bfloat16", sampling=sampling, num_keypoints=30)
-    networks = [module for module in matcher.model.extractor.modules() if isinstance(module, DedodeNetwork)]
+    matcher = steerers.load(
+        "dedode-b", weights=files, precision="bfloat16", sampling=sampling, num_keypoints=30, fast=fast
+    )
+    kinds = (FastDedodeDetector, FastDedodeDescriptor) if fast else (DedodeDetector, DedodeDescriptor)
+    networks: list[Any] = [module for module in matcher.model.extractor.modules() if isinstance(module, kinds)]
     assert [network.dtype for network in networks] == [torch.bfloat16] * 2
     features = matcher.extract(picture())
     assert features.descriptions.dtype == torch.float32
     assert float(features.keypoints.min()) >= 3.5
-    plain = steerers.load("dedode-b", weights=files, num_keypoints=30).extract(picture())
+    plain = steerers.load("dedode-b", weights=files, num_keypoints=30, fast=fast).extract(picture())
     assert not torch.equal(plain.keypoints, features.keypoints)
+
+
+def test_the_fast_form_finds_the_same(store: Path) -> None:
+    files = stored(store, find("dedode-b-c4-perm"))
+    for name, weights_given in (("dedode-b-c4-perm", files), ("compact", [])):
+        fast, plain = (
+            steerers.load(name, weights=weights_given, num_keypoints=40, fast=fast).extract(picture(90, 104))
+            for fast in (True, False)
+        )
+        torch.testing.assert_close(fast.keypoints, plain.keypoints, atol=1e-4, rtol=0)
+        torch.testing.assert_close(fast.descriptions, plain.descriptions, atol=1e-4, rtol=1e-4)
+
+
+def test_the_compact_network_in_half_precision() -> None:
+    half, full = (steerers.load("compact", precision=name, num_keypoints=50) for name in ("float16", "float32"))
+    assert any(isinstance(module, FastCompact) for module in half.model.extractor.modules())
+    assert not any(isinstance(module, Compact) for module in half.model.extractor.modules())
+    keypoints, descriptions = full.model.extractor.extract(picture(), num_keypoints=50)
+    described = half.model.extractor.describe(picture(), keypoints)
+    assert described.dtype == torch.float32
+    assert nn.functional.cosine_similarity(described, descriptions).min() > 0.999
+    with pytest.raises(ValueError, match="model 'compact' without its fast form runs in float32 only, not in bfloat16"):
+        steerers.load("compact", precision="bfloat16", fast=False)
+
+
+def test_configuring_for_speed_leaves_the_model_as_it_is(store: Path) -> None:
+    sampling = KeypointSampling(coverage=False, nms_size=3)
+    model = zoo.build("dedode-b", weights=stored(store, find("dedode-b")))
+    configured = zoo.configure(model, "bfloat16", sampling)
+    before, after = (
+        next(m for m in extractor.modules() if isinstance(m, DedodeDetector | FastDedodeDetector))
+        for extractor in (model.extractor, configured.extractor)
+    )
+    assert (before.sampling, before.dtype) == (KeypointSampling(), torch.float32)
+    assert (after.sampling, after.dtype) == (sampling, torch.bfloat16)
+
+
+@pytest.mark.parametrize("options", [{}, {"precision": "bfloat16"}, {"fast": False}])
+def test_a_model_is_configured_once(options: dict[str, Any]) -> None:
+    model = steerers.load("compact").model
+    with pytest.raises(ValueError, match="model 'compact' is already configured: its networks are in their fast form"):
+        zoo.configure(model, **options)
+
+
+def test_fast_networks_among_others() -> None:
+    """The compact network as the detector of another model, which has no fast form."""
+    fast, plain = (
+        steerers.load("upright-sift", detector="compact", num_keypoints=30, fast=fast) for fast in (True, False)
+    )
+    assert isinstance(fast.model.extractor, Combined)
+    assert any(isinstance(module, FastCompact) for module in fast.model.extractor.modules())
+    assert any(isinstance(module, Compact) for module in plain.model.extractor.modules())
+    image = picture(120, 136)
+    torch.testing.assert_close(fast.extract(image).keypoints, plain.extract(image).keypoints, atol=1e-4, rtol=0)
+
+
+def test_fingerprints_tell_fast_networks_apart() -> None:
+    prints = [
+        fingerprint(steerers.load("compact", precision=precision, fast=fast).model.extractor)
+        for precision, fast in (("float32", True), ("float32", True), ("bfloat16", True), ("float32", False))
+    ]
+    assert prints[0] == prints[1]  # so that what was predicted before is found again
+    assert len(set(prints)) == 3
+    network = steerers.load("compact").model.extractor
+    next(network.parameters()).data[0] += 1
+    assert fingerprint(network) not in prints
 
 
 @pytest.mark.parametrize(

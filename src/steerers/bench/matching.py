@@ -10,13 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steerers.bench import textbook
+from steerers.bench.floors import Floor, Peak, floor_of
 from steerers.bench.measure import Cost, measure
+from steerers.matching.assignment import Kernels, Precision
 from steerers.matching.strategies import STRATEGIES, make_strategy
 from steerers.representations import Group
 from steerers.steerer import Steerer
 
 MEASURED = tuple(name for name in STRATEGIES if name not in ("tta", "mutual-nearest"))
 """Those that match by dual softmax; but ``tta`` is as many networks as turns, not a matching."""
+TURNING = ("max-matches", "max-similarity", "subset")
+"""Those that try the turns of an order."""
 NOISE = 0.8
 """Standard deviation of what is added to a unit-variance description to make its match: cosines of about 0.78."""
 
@@ -32,6 +36,14 @@ class Row:
     matches: int
     common: float | None
     """Share of the textbook's and our matches that both found."""
+    floor: Floor | None = None
+    note: str | None = None
+    """Why there is no textbook form, if it was to be measured."""
+
+    @property
+    def over_floor(self) -> float | None:
+        """How many times the least time that the device allows, where that is known."""
+        return None if self.floor is None else self.cost.seconds / self.floor.seconds
 
     @property
     def speedup(self) -> float | None:
@@ -55,6 +67,17 @@ def steerer_for(strategy: str, dim: int) -> tuple[str, Steerer]:
     return ("Freq1", Steerer.freq1(dim)) if "procrustes" in strategy else ("Spread", Steerer.spread(dim))
 
 
+@dataclass(frozen=True)
+class Setting:
+    """How strategies are measured, besides their sizes."""
+
+    repeats: int = 5
+    with_textbook: bool = True
+    precision: Precision = "default"
+    kernels: Kernels = "auto"
+    peak: Peak | None = None
+
+
 def bench_matching(
     n: int,
     dim: int,
@@ -64,24 +87,36 @@ def bench_matching(
     strategies: Sequence[str] = MEASURED,
     repeats: int = 5,
     with_textbook: bool = True,
+    precision: Precision = "default",
+    kernels: Kernels = "auto",
+    peak: Peak | None = None,
 ) -> list[Row]:
     """Measure each strategy with N = M = ``n`` descriptions."""
-    return [_bench(name, n, dim, order, device, repeats, with_textbook) for name in strategies]
+    setting = Setting(repeats, with_textbook, precision, kernels, peak)
+    return [_bench(name, n, dim, order, device, setting) for name in strategies]
 
 
-def _bench(name: str, n: int, dim: int, order: int, device: torch.device, repeats: int, with_textbook: bool) -> Row:
+def _bench(name: str, n: int, dim: int, order: int, device: torch.device, setting: Setting) -> Row:
     label, steerer = steerer_for(name, dim)
     angles = Group(order).angles()
     turn = 0.0 if name == "dual-softmax" else float(angles[order // 3])
     unit0, unit1 = make_pair(n, steerer, turn, device)
+    floor = None if setting.peak is None else floor_of(name, n, steerer, order, setting.peak)
     steerer.to(device)
-    turning = name in ("max-matches", "max-similarity", "subset")
-    strategy = make_strategy(name, steerer, order=order if turning else "default")
-    cost = measure(lambda: strategy.match(unit0, unit1), device, repeats)
+    options = {"precision": setting.precision, "kernels": setting.kernels}
+    strategy = make_strategy(name, steerer, order=order if name in TURNING else "default", **options)
     found = {(i, j) for i, j in strategy.match(unit0, unit1).indices.tolist()}
-    if not with_textbook:
-        return Row(name, label, cost, None, len(found), None)
-    plain = measure(lambda: textbook.match(name, unit0, unit1, steerer, angles), device, repeats)
+    if device.type == "cuda":
+        strategy.match(unit0, unit1)  # what is recorded at the second call is so before it is timed
+    cost = measure(lambda: strategy.match(unit0, unit1), device, setting.repeats)
+    if not setting.with_textbook:
+        return Row(name, label, cost, None, len(found), None, floor)
+    try:
+        textbook.check_memory(name, n, device)
+        plain = measure(lambda: textbook.match(name, unit0, unit1, steerer, angles), device, setting.repeats)
+    except (torch.OutOfMemoryError, MemoryError):
+        note = "the textbook form needs more memory than there is"
+        return Row(name, label, cost, None, len(found), None, floor, note)
     expected = {(i, j) for i, j in textbook.match(name, unit0, unit1, steerer, angles).tolist()}
     union = len(found | expected)
-    return Row(name, label, cost, plain, len(found), len(found & expected) / union if union else 1.0)
+    return Row(name, label, cost, plain, len(found), len(found & expected) / union if union else 1.0, floor)

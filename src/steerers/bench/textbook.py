@@ -5,6 +5,8 @@ Everything is float32 and unit descriptions come in; the tests hold a separate f
 
 from __future__ import annotations
 
+import os
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,6 +22,15 @@ def dual_softmax(similarity: Tensor, inverse_temperature: float = 20.0, threshol
         probability == probability.amax(dim=0, keepdim=True)
     )
     return (mutual & (probability > threshold)).nonzero()
+
+
+def check_memory(strategy: str, n: int, device: torch.device) -> None:
+    """Raise MemoryError if the dense N x N matrices cannot fit; a CPU would try, and the process be killed."""
+    if device.type != "cpu":
+        return
+    matrices = 7 if strategy == "procrustes" else 5  # of float32, at a time
+    if 4 * matrices * n * n > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+        raise MemoryError(f"{matrices} matrices of {n} x {n}")
 
 
 def match(strategy: str, unit0: Tensor, unit1: Tensor, steerer: Steerer, angles: Tensor, subset: int = 1000) -> Tensor:

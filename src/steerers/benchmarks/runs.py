@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,6 +50,7 @@ def load_runs(
     max_size: int | None = MAX_SIZE,
     device: str | torch.device = "cpu",
     weights: Sequence[str | os.PathLike[str]] = (),
+    precision: str = "float32",
 ) -> list[Run]:
     """Matchers from ``MODEL[@DETECTOR][:STRATEGY[:ORDER]][?OPTION=VALUE&...]``.
 
@@ -72,6 +74,7 @@ def load_runs(
                 num_keypoints=num_keypoints,
                 max_size=max_size,
                 device=device,
+                precision=precision,
                 **spec.options,
             ),
         )
@@ -165,11 +168,17 @@ def fingerprint(module: nn.Module) -> str:
     return sha256(parts)
 
 
+_COMPUTING = ("tile", "kernels", "precision", "graphs")  # options of strategies that say how, not what
+
+
 def describe_strategy(strategy: Strategy) -> dict[str, Any]:
-    """Name and options of a strategy; steerers and tensors by their hash. Tiles do not change what is matched."""
+    """Name and options of a strategy; steerers and tensors by their hash.
+
+    How it is computed is left out: that does not change what is matched, or, as the precision of kernels, by a match
+    in thousands.
+    """
     options = {option.name: _plain(getattr(strategy, option.name)) for option in fields(strategy) if option.init}
-    options.pop("tile")
-    return {"name": strategy.name, **options}
+    return {"name": strategy.name, **{name: value for name, value in options.items() if name not in _COMPUTING}}
 
 
 def _is_module(value: object) -> bool:
@@ -183,6 +192,8 @@ def _plain(value: object) -> Any:
     if isinstance(value, Tensor):
         data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         return [str(value.dtype), list(value.shape), hashlib.sha256(data).hexdigest()]
+    if isinstance(value, FunctionType) and value.__closure__ is None and "<" not in value.__qualname__:
+        return f"{value.__module__}.{value.__qualname__}"  # its text would hold an address
     return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
 
 

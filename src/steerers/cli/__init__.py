@@ -27,12 +27,12 @@ class Parser(argparse.ArgumentParser):
 
 def make_parser() -> Parser:
     """The whole command line; subcommands import what they need when they run."""
-    from steerers.cli import bench, data, eval, fit, match, models, spectrum, train
+    from steerers.cli import bench, data, eval, export, fit, match, models, spectrum, train
 
     parser = Parser(prog="steerers", description="Match images whatever their in-plane rotation.")
     parser.add_argument("--version", action="version", version=f"steerers {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for module in (match, models, fit, train, spectrum, data, eval, bench):
+    for module in (match, models, fit, train, spectrum, data, eval, bench, export):
         module.add_to(commands)
     return parser
 

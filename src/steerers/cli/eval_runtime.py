@@ -46,7 +46,9 @@ def add_to(benchmarks: Any) -> None:
         "--random-weights", action="store_true", help="models without their weights, which time does not depend on"
     )
     parser.add_argument(
-        "--precision", default="float32", help="float32, or bfloat16 or float16 for DeDoDe (default: %(default)s)"
+        "--precision",
+        default="float32",
+        help="float32, or bfloat16 or float16 for DeDoDe and compact (default: %(default)s)",
     )
     parser.set_defaults(run=run)
 
@@ -85,14 +87,13 @@ def _load(arguments: argparse.Namespace, device: torch.device) -> list[Model]:
     if arguments.random_weights:
         if arguments.weights:
             raise ValueError("--weights and --random-weights exclude each other")
-        models = [build_untrained(name, arguments.seed) for name in arguments.models]
-    else:
-        runs = load_runs(
-            arguments.models,
-            num_keypoints=arguments.num_keypoints,
-            max_size=arguments.size,
-            device=device,
-            weights=arguments.weights or (),
-        )
-        models = [found.pipeline.model for found in runs]
-    return [zoo.configure(model, arguments.precision) for model in models]
+        return [zoo.configure(build_untrained(name, arguments.seed), arguments.precision) for name in arguments.models]
+    runs = load_runs(
+        arguments.models,
+        num_keypoints=arguments.num_keypoints,
+        max_size=arguments.size,
+        device=device,
+        weights=arguments.weights or (),
+        precision=arguments.precision,
+    )
+    return [found.pipeline.model for found in runs]

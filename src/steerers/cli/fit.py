@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     group, device = Group.parse(arguments.group), parse_device(arguments.device)
     extractor = load(
-        arguments.model, detector=arguments.detector, weights=arguments.weights or (), device=device
+        arguments.model, detector=arguments.detector, weights=arguments.weights or (), device=device, fast=False
     ).model.extractor
     fitting, testing = describe_views(
         extractor, arguments.images, group, options=starts[0], device=device, progress=progress

@@ -48,7 +48,9 @@ def add_matcher_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (default: %(default)s)")
     parser.add_argument(
-        "--precision", default="float32", help="float32, or bfloat16 or float16 for DeDoDe (default: %(default)s)"
+        "--precision",
+        default="float32",
+        help="float32, or bfloat16 or float16 for DeDoDe and compact (default: %(default)s)",
     )
 
 
@@ -94,6 +96,15 @@ def _whole_number(text: str) -> int:
         return int(text)
     except ValueError:
         return 0
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """``640x480``: width and height."""
+    width, _, height = text.partition("x")
+    try:
+        return positive(width), positive(height)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a width and height such as 640x480") from None
 
 
 def size_limit(text: str) -> int | None:

@@ -8,17 +8,30 @@ serves rows and columns.
 The second pass looks for the largest P of each row and column. Only pairs above the threshold can match, and what
 beats a match has a larger P still, so it is enough to visit what can exceed the threshold: the first pass keeps, for
 each row, the best score within each range of columns, and the second computes only the rows that can reach it there.
+
+On CUDA the same is done by the fused kernels of :mod:`steerers.matching.kernels` where they know the similarity.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from steerers.matching.similarity import Similarity
+
+if TYPE_CHECKING:
+    from steerers.matching.found import Found
+
+Kernels = Literal["auto", "tiled", "fused"]
+"""What computes: the fused kernels where they can, the tiled path, or the fused kernels or an error."""
+Precision = Literal["default", "exact"]
+"""Of the fused kernels: products of float16, added up in float32, or all in float32. The tiled path has float32, or
+float64 for descriptions of that type; for those, ``exact`` is the tiled path."""
 
 TILE = {"cpu": 512}
 TILE_ELSEWHERE = 4096
@@ -51,7 +64,13 @@ class Assignment:
 
 @torch.no_grad()
 def assign(
-    similarity: Similarity, *, inverse_temperature: float = 20.0, threshold: float = 0.01, tile: int | None = None
+    similarity: Similarity,
+    *,
+    inverse_temperature: float = 20.0,
+    threshold: float = 0.01,
+    tile: int | None = None,
+    kernels: Kernels = "auto",
+    precision: Precision = "default",
 ) -> list[Assignment]:
     """Match by dual softmax and mutual nearest neighbours, for each alternative of the similarity.
 
@@ -59,25 +78,122 @@ def assign(
     the first counts.
 
     Args:
-        tile: most rows and columns that are compared at once; by default chosen for the device. It does not change the
-            result.
+        tile: most rows and columns that are compared at once on the tiled path; by default chosen for the device. It
+            does not change the result.
+        kernels: see :data:`Kernels`.
+        precision: see :data:`Precision`.
     """
-    if not (inverse_temperature > 0 and math.isfinite(inverse_temperature)):
-        raise ValueError(f"inverse_temperature must be positive and finite, got {inverse_temperature}")
-    if not 0 <= threshold < 1:
-        raise ValueError(f"threshold must be in [0, 1), got {threshold}")
-    if tile is not None and tile < 1:
-        raise ValueError(f"tile must be at least 1, got {tile}")
+    options = Options(inverse_temperature, threshold, tile, kernels, precision)
+    return assign_all([similarity], options)[0]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Those of :func:`assign`; with ``graphs``, launches for sizes that come again are recorded as CUDA graphs, which
+    keeps some memory."""
+
+    inverse_temperature: float = 20.0
+    threshold: float = 0.01
+    tile: int | None = None
+    kernels: Kernels = "auto"
+    precision: Precision = "default"
+    graphs: bool = True
+
+    def __post_init__(self) -> None:
+        if not (self.inverse_temperature > 0 and math.isfinite(self.inverse_temperature)):
+            raise ValueError(f"inverse_temperature must be positive and finite, got {self.inverse_temperature}")
+        if not 0 <= self.threshold < 1:
+            raise ValueError(f"threshold must be in [0, 1), got {self.threshold}")
+        if self.tile is not None and self.tile < 1:
+            raise ValueError(f"tile must be at least 1, got {self.tile}")
+        if self.kernels not in get_args(Kernels):
+            raise ValueError(f"kernels must be one of {', '.join(get_args(Kernels))}, got {self.kernels!r}")
+        if self.precision not in get_args(Precision):
+            raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}, got {self.precision!r}")
+
+    def fused(self, device: torch.device) -> bool:
+        """Whether the fused kernels are asked for and can run on a device, for similarities that they know."""
+        if self.kernels == "tiled" or (self.kernels == "auto" and device.type != "cuda"):
+            return False
+        from steerers.matching.configs import unavailable
+
+        reason = unavailable(device)
+        if reason is None and self.inverse_temperature > SAFE_EXPONENT:
+            reason = f"they take inverse temperatures up to {SAFE_EXPONENT:g}, got {self.inverse_temperature:g}"
+        if reason is not None and self.kernels == "fused":
+            raise ValueError(f"the fused kernels cannot run: {reason}")
+        return reason is None
+
+
+def assign_all(similarities: Sequence[Similarity], options: Options) -> list[list[Assignment]]:
+    """:func:`assign` for pairs of images, with the fused kernels all in one launch."""
+    found = _fused(similarities, options, ordered=True)
+    return [_tiled(similarity, options) for similarity in similarities] if found is None else found.assignments()
+
+
+def assign_best(similarities: Sequence[Similarity], options: Options) -> list[tuple[int, Assignment]]:
+    """For each similarity, the number of the alternative with the most matches, and its assignment."""
+    found = _fused(similarities, options, ordered=False)
+    return [_tiled_best(similarity, options) for similarity in similarities] if found is None else found.best()
+
+
+def count_best(similarities: Sequence[Similarity], options: Options) -> list[tuple[int, int]]:
+    """For each similarity, the number of the alternative with the most matches, and how many they are."""
+    found = _fused(similarities, options, ordered=False)
+    if found is not None:
+        return found.counts()
+    best = (_tiled_best(similarity, options) for similarity in similarities)
+    return [(number, len(assignment)) for number, assignment in best]
+
+
+def _tiled_best(similarity: Similarity, options: Options) -> tuple[int, Assignment]:
+    alternatives = _tiled(similarity, options)
+    number = number_of_most_matches(alternatives)
+    return number, alternatives[number]
+
+
+def number_of_most_matches(found: Sequence[Assignment]) -> int:
+    """Which assignment has the most matches; of several with as many, the one whose probabilities add up to more."""
+    return max(range(len(found)), key=lambda k: (len(found[k]), float(found[k].scores.sum())))
+
+
+def _fused(similarities: Sequence[Similarity], options: Options, *, ordered: bool) -> Found | None:
+    if not similarities or not options.fused(similarities[0].device):
+        return None
+    operands = [similarity.operands() for similarity in similarities]
+    known = [pair for pair in operands if pair is not None]
+    plan = known[0].plan if known else None
+    reason = None
+    if len(known) < len(operands) or any(pair.plan is not plan for pair in known):
+        reason = f"they do not know {type(similarities[0]).__name__} of these descriptions"
+    elif options.precision == "exact" and known[0].descriptions0.dtype == torch.float64:
+        reason = "with precision 'exact' they have float32, and the descriptions float64"
+    if reason is not None:
+        if options.kernels == "fused":
+            raise ValueError(f"the fused kernels cannot run: {reason}")
+        return None
+    from steerers.matching.fused import solve
+    from steerers.matching.solver import Task
+
+    task = Task(options.inverse_temperature, options.threshold, options.precision, ordered, options.graphs)
+    return solve(known, task)
+
+
+def _tiled(similarity: Similarity, options: Options) -> list[Assignment]:
+    if similarity.device.type == "cuda":
+        similarity.check()
     if 0 in similarity.shape:
-        return [_empty(similarity.device) for _ in range(similarity.alternatives)]
-    sums = _Sums(similarity, inverse_temperature, tile)
+        return [empty(similarity.device) for _ in range(similarity.alternatives)]
+    scale = options.inverse_temperature
+    sums = _Sums(similarity, scale, options.tile)
     return [
-        _mutual_nearest(similarity.alternative(k), sums, k, inverse_temperature, threshold)
+        _mutual_nearest(similarity.alternative(k), sums, k, scale, options.threshold)
         for k in range(similarity.alternatives)
     ]
 
 
-def _empty(device: torch.device) -> Assignment:
+def empty(device: torch.device) -> Assignment:
+    """No match at all."""
     return Assignment(torch.zeros(0, 2, dtype=torch.long, device=device), torch.zeros(0, device=device))
 
 
@@ -140,7 +256,7 @@ def _mutual_nearest(similarity: Similarity, sums: _Sums, k: int, scale: float, t
     mutual = (row_best.arg >= 0) & (col_best.arg[row_best.arg] == i)
     i, j = i[mutual], row_best.arg[mutual]
     if not len(i):
-        return _empty(device)
+        return empty(device)
     probability = torch.exp(2 * scale * similarity.pairs(i, j) - rows[i] - cols[j])
     order = probability.argsort(descending=True, stable=True)
     order = order[probability[order] > threshold]

@@ -10,13 +10,17 @@ Here are the plain cosine and the steered ones of any steerer; those of a fixed 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from steerers.matching.plans import Operands, cosine_plan, turn_plan
+from steerers.representations import Group
 from steerers.steerer import Steerer
 
 Rows = slice | Tensor
@@ -51,10 +55,32 @@ class Similarity(ABC):
         """(K,) float64 turns in radians at which the pairs' similarity is reached, or ``None``."""
         return None
 
+    def operands(self) -> Operands | None:
+        """What the fused kernels need to know of it, or ``None`` if they cannot make its scores."""
+        return None
+
+    def check(self) -> None:  # noqa: B027 -- not every similarity has descriptions
+        """Refuse descriptions that are not finite. Where the device is waited for, that is left to the assignment."""
+
+
+def float_type(descriptions: Tensor) -> torch.dtype:
+    """The type that descriptions are compared in: float32, unless they are float64."""
+    return torch.float64 if descriptions.dtype == torch.float64 else torch.float32
+
 
 def as_float(descriptions: Tensor) -> Tensor:
     """Descriptions in float32; float64 stays."""
-    return descriptions if descriptions.dtype == torch.float64 else descriptions.float()
+    return descriptions.to(float_type(descriptions))
+
+
+def check_finite(descriptions0: Tensor, descriptions1: Tensor) -> None:
+    """Refuse NaN and infinite values; one wait for the device."""
+    total = descriptions0.sum(dtype=float_type(descriptions0)) + descriptions1.sum(dtype=float_type(descriptions1))
+    if math.isfinite(float(total)):
+        return
+    for name, d in (("descriptions0", descriptions0), ("descriptions1", descriptions1)):
+        if not bool(torch.isfinite(d).all()):
+            raise ValueError(f"{name} holds NaN or infinite values")
 
 
 def normalised(descriptions: Tensor) -> Tensor:
@@ -62,12 +88,38 @@ def normalised(descriptions: Tensor) -> Tensor:
     return F.normalize(as_float(descriptions), dim=-1)
 
 
-class Cosine(Similarity):
-    """The plain cosine; with ``steer``, of the rows after a map that keeps or restores their length."""
+class _Compared(Similarity):
+    """What similarities of descriptions share: they are normalised when first needed, which the kernels never do."""
 
-    def __init__(self, unit0: Tensor, unit1: Tensor, steer: Callable[[Tensor], Tensor] | None = None) -> None:
-        self.unit0, self.unit1, self.steer = unit0, unit1, steer
-        self.shape, self.device = (len(unit0), len(unit1)), unit0.device
+    def __init__(self, descriptions0: Tensor, descriptions1: Tensor) -> None:
+        self.descriptions0, self.descriptions1 = descriptions0, descriptions1
+        self.shape, self.device = (len(descriptions0), len(descriptions1)), descriptions0.device
+
+    @cached_property
+    def unit0(self) -> Tensor:
+        """(N, D)."""
+        return normalised(self.descriptions0)
+
+    @cached_property
+    def unit1(self) -> Tensor:
+        """(M, D)."""
+        return normalised(self.descriptions1)
+
+    def check(self) -> None:
+        check_finite(self.descriptions0, self.descriptions1)
+
+
+class Cosine(_Compared):
+    """The plain cosine; with a (D, D) ``matrix``, of the first descriptions after it.
+
+    ``copied`` says that the descriptions were made for this comparison, so that their memory counts as its own.
+    """
+
+    def __init__(
+        self, descriptions0: Tensor, descriptions1: Tensor, matrix: Tensor | None = None, *, copied: bool = False
+    ) -> None:
+        super().__init__(descriptions0, descriptions1)
+        self.matrix, self.copied = matrix, copied
 
     def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
         prepared = self._rows(rows) * scale  # (r, D)
@@ -81,20 +133,54 @@ class Cosine(Similarity):
         return torch.cat(parts)
 
     def _rows(self, rows: Rows) -> Tensor:
-        return self.unit0[rows] if self.steer is None else self.steer(self.unit0[rows])
+        unit = self.unit0[rows]
+        return unit if self.matrix is None else F.normalize(unit @ self.matrix.mT, dim=-1)
+
+    def operands(self) -> Operands | None:
+        plan = cosine_plan(self.descriptions0.shape[1], self.device)
+        matrices = None if self.matrix is None else self.matrix[None]
+        copied = self.descriptions0.nbytes + self.descriptions1.nbytes if self.copied else 0
+        return Operands(self.descriptions0, self.descriptions1, plan, matrices, copied)
 
 
-class Steered(Similarity):
+class CosineAfterTurn(Cosine):
+    """The cosine after the ``step``-th turn of C_order by any steerer."""
+
+    def __init__(self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int, step: int) -> None:
+        super().__init__(descriptions0, descriptions1)
+        self.steerer, self.order, self.step = steerer, order, step
+
+    @property
+    def angle(self) -> float:
+        return float(Group(self.order).angles()[self.step])
+
+    @cached_property
+    def unit0(self) -> Tensor:
+        return normalised(self.steerer.steer(as_float(self.descriptions0), self.angle))
+
+    def operands(self) -> Operands | None:
+        plan = turn_plan(self.steerer, self.order, self.step, self.device)
+        if plan is not None:
+            return Operands(self.descriptions0, self.descriptions1, plan)
+        plan = cosine_plan(self.descriptions0.shape[1], self.device)
+        matrix = self.steerer.matrix(self.angle).to(self.device, float_type(self.descriptions0))
+        return Operands(self.descriptions0, self.descriptions1, plan, matrix[None])
+
+
+class Steered(_Compared):
     """Cosines after each of several turns by any steerer, learned ones included: one product a turn.
 
     With ``maximum`` the result is the largest of them, otherwise they are alternatives.
     """
 
-    def __init__(self, unit0: Tensor, unit1: Tensor, steerer: Steerer, angles: Tensor, *, maximum: bool) -> None:
-        self.unit0, self.unit1, self.maximum = unit0, unit1, maximum
+    def __init__(
+        self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, angles: Tensor, *, maximum: bool
+    ) -> None:
+        super().__init__(descriptions0, descriptions1)
+        self.maximum = maximum
         self.angles = angles  # (L,)
-        self.matrices = torch.stack([steerer.matrix(float(angle)) for angle in angles]).to(unit0)  # (L, D, D)
-        self.shape, self.device = (len(unit0), len(unit1)), unit0.device
+        matrices = torch.stack([steerer.matrix(float(angle)) for angle in angles])
+        self.matrices = matrices.to(descriptions0.device, float_type(descriptions0))  # (L, D, D)
         self.alternatives = 1 if maximum else len(angles)
         self.layers = len(angles)
 
@@ -113,8 +199,15 @@ class Steered(Similarity):
     def alternative(self, index: int) -> Similarity:
         if self.maximum:
             return self
-        matrix = self.matrices[index]
-        return Cosine(self.unit0, self.unit1, lambda rows: F.normalize(rows @ matrix.mT, dim=-1))
+        alone = Cosine(self.descriptions0, self.descriptions1, self.matrices[index])
+        alone.unit0, alone.unit1 = self.unit0, self.unit1
+        return alone
+
+    def operands(self) -> Operands | None:
+        if self.maximum:
+            return None
+        plan = cosine_plan(self.descriptions0.shape[1], self.device)
+        return Operands(self.descriptions0, self.descriptions1, plan, self.matrices)
 
     def _pair_scores(self, i: Tensor, j: Tensor) -> Tensor:
         parts = [

@@ -7,6 +7,7 @@ the top-left pixel at (0, 0). Reading files, resizing and mapping keypoints back
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
@@ -25,6 +26,13 @@ class Detector(ABC, nn.Module):
                 does not cost keypoints.
         """
 
+    def detect_batch(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
+        """:meth:`detect` for each of (B, 3, H, W) images with (B, H, W) masks; networks may do it in one run."""
+        return [
+            self.detect(image, num_keypoints=num_keypoints, mask=None if masks is None else masks[index])
+            for index, image in enumerate(images)
+        ]
+
 
 class Descriptor(ABC, nn.Module):
     """Describes given keypoints."""
@@ -35,6 +43,10 @@ class Descriptor(ABC, nn.Module):
     def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         """(N, dim) descriptions of N keypoints of a (3, H, W) image; not necessarily of unit length."""
 
+    def describe_batch(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
+        """:meth:`describe` for each of (B, 3, H, W) images; networks may do it in one run."""
+        return [self.describe(image, found) for image, found in zip(images, keypoints, strict=True)]
+
 
 class Extractor(Detector, Descriptor):
     """Detector and descriptor in one. Networks that share their trunk override :meth:`extract` to run it once."""
@@ -43,6 +55,15 @@ class Extractor(Detector, Descriptor):
         """Keypoints of a (3, H, W) image and their (N, dim) descriptions."""
         keypoints = self.detect(image, num_keypoints=num_keypoints, mask=mask)
         return keypoints, self.describe(image, keypoints)
+
+    def extract_batch(
+        self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None
+    ) -> list[tuple[Keypoints, Tensor]]:
+        """:meth:`extract` for each of (B, 3, H, W) images with (B, H, W) masks; networks may do it in one run."""
+        return [
+            self.extract(image, num_keypoints=num_keypoints, mask=None if masks is None else masks[index])
+            for index, image in enumerate(images)
+        ]
 
 
 class Combined(Extractor):
@@ -55,5 +76,17 @@ class Combined(Extractor):
     def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
         return self.detector.detect(image, num_keypoints=num_keypoints, mask=mask)
 
+    def detect_batch(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
+        return self.detector.detect_batch(images, num_keypoints=num_keypoints, masks=masks)
+
     def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         return self.descriptor.describe(image, keypoints)
+
+    def describe_batch(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
+        return self.descriptor.describe_batch(images, keypoints)
+
+    def extract_batch(
+        self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None
+    ) -> list[tuple[Keypoints, Tensor]]:
+        keypoints = self.detect_batch(images, num_keypoints=num_keypoints, masks=masks)
+        return list(zip(keypoints, self.describe_batch(images, keypoints), strict=True))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from steerers.features import Keypoints
 from steerers.models.base import Extractor
+from steerers.models.checks import check_count, check_image, check_mask
 from steerers.models.sampling import KeypointSampling, sample_descriptions, sample_keypoints
 
 
@@ -50,7 +51,9 @@ class CompactConfig:
 
 
 SAMPLING = KeypointSampling(coverage=False, nms_size=5, subpixel=True, border=4)
-_MEAN, _DEVIATION = 0.45, 0.25  # of the channels of photographs, roughly
+MEAN, DEVIATION = 0.45, 0.25  # of the channels of photographs, roughly
+CELL = 8  # pixels
+_FLATTEST = (2 - 1 / 6) / 255  # two levels of 8 bits, less half of what their mean over channels is a multiple of
 
 
 class FeatureMaps(NamedTuple):
@@ -81,7 +84,7 @@ class Trunk(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """The logits (B, 1, H, W) of (B, 3, H, W) images, then the features at strides 2, 4, ..."""
-        features = [F.relu(self.stem((images - _MEAN) / _DEVIATION))]
+        features = [F.relu(self.stem((images - MEAN) / DEVIATION))]
         for stage in self.stages:
             features.append(stage(features[-1]))
         for index in reversed(range(len(self.laterals))):
@@ -118,15 +121,42 @@ class Compact(Extractor):
     # The model's protocol -----------------------------------------------------------------------------------------
 
     def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
-        return sample_keypoints(self(_batch(image)).logits[0], num_keypoints, mask, self.sampling)
+        check_count(num_keypoints)
+        return self._choose(self(_batch(image)).logits[0], image, num_keypoints, mask)
 
     def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         return self.describe_at(self(_batch(image)), keypoints.xy[None])[0]
 
     def extract(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> tuple[Keypoints, Tensor]:
+        check_count(num_keypoints)
         maps = self(_batch(image))
-        keypoints = sample_keypoints(maps.logits[0], num_keypoints, mask, self.sampling)
+        keypoints = self._choose(maps.logits[0], image, num_keypoints, mask)
         return keypoints, self.describe_at(maps, keypoints.xy[None])[0]
+
+    def _choose(self, logits: Tensor, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
+        check_mask(mask, logits.shape)
+        allowed = textured(image[None])[0]
+        if mask is not None:
+            allowed = allowed & mask.to(allowed.device)
+        return sample_keypoints(logits, num_keypoints, allowed, self.sampling)
+
+
+@torch.no_grad()
+def textured(images: Tensor) -> Tensor:
+    """(B, H, W) bool of (B, 3, H, W) images: where there is something to see, and so may be a keypoint.
+
+    The network ranks pixels, so it would find its best of a blank image too. A pixel counts if the grey values of its
+    cell of 8 x 8 pixels, and of the cells around it, differ by at least two levels of 8 bits.
+    """
+    rows, columns = (torch.arange(n, device=images.device) // CELL for n in images.shape[-2:])
+    return textured_cells(images, ceil=True).index_select(1, rows).index_select(2, columns)
+
+
+def textured_cells(images: Tensor, *, ceil: bool = False) -> Tensor:
+    """:func:`textured` for whole cells, of images of a multiple of their size unless parts of cells count too."""
+    grey = images.mean(dim=1, keepdim=True)
+    extremes = F.max_pool2d(torch.cat((grey, -grey), dim=1), CELL, ceil_mode=ceil)  # (B, 2, H / 8, W / 8)
+    return F.max_pool2d(extremes, 3, stride=1, padding=1).sum(dim=1) >= _FLATTEST
 
 
 class Describer(nn.Module):
@@ -179,4 +209,5 @@ def _full(x: Tensor) -> Tensor:
 
 
 def _batch(image: Tensor) -> Tensor:
+    check_image(image)
     return image[None].contiguous(memory_format=torch.channels_last)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from steerers.features import Keypoints
 from steerers.models.base import Descriptor, Detector
+from steerers.models.checks import check_count, check_image, check_images
 from steerers.models.sampling import DEFAULT_SAMPLING, KeypointSampling, sample_descriptions, sample_keypoints
 
 DetectorName = Literal["L", "B"]
@@ -35,7 +36,7 @@ PATCH = 14  # side in pixels of a DINOv2 patch
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _DINO_CHANNELS = 1024
 _DINO_HEAD = 64  # channels of an attention head, in DINOv2 of every size
-_SMALLEST = 8  # pixels: the coarsest features have stride 8
+SMALLEST = 8  # pixels: the coarsest features have stride 8
 
 
 @dataclass(frozen=True)
@@ -215,12 +216,7 @@ class DedodeNetwork(nn.Module):
             return self.decoder(features)  # type: ignore[no-any-return]
 
     def _checked_map(self, images: Tensor, what: str) -> Tensor:
-        if images.ndim != 4 or images.shape[1] != 3 or min(images.shape[-2:]) < _SMALLEST:
-            raise ValueError(
-                f"images must have shape (B, 3, H, W) with sides of at least {_SMALLEST}, got {tuple(images.shape)}"
-            )
-        if not images.is_floating_point():
-            raise TypeError(f"images must be floating point in [0, 1], got {images.dtype}")
+        check_images(images, SMALLEST)
         output: Tensor = self(images)
         if not torch.isfinite(output.detach().sum()):  # a sum is finite only if all its terms are
             remedy = (
@@ -262,7 +258,8 @@ class DedodeDetector(DedodeNetwork, Detector):
 
     def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
         """At most ``num_keypoints`` keypoints of a (3, H, W) image, best first; see :func:`sample_keypoints`."""
-        _check_image(image)
+        check_image(image)
+        check_count(num_keypoints)
         with self._inference():
             logits = self.logits(image[None])[0, 0]
         return sample_keypoints(logits, num_keypoints, mask, self.sampling)
@@ -304,22 +301,17 @@ class DedodeDescriptor(DedodeNetwork, Descriptor):
         For G an image of any size is resized to the nearest multiples of 14, which changes its aspect by a few
         thousandths and commutes with quarter turns; keypoints stay in pixels of ``image``.
         """
-        _check_image(image)
+        check_image(image)
         height, width = image.shape[-2:]
         with self._inference():
-            images = _to_patches(image[None]) if self.architecture == "G" else image[None]
+            images = to_patches(image[None]) if self.architecture == "G" else image[None]
             maps = self.description_map(images)
             descriptions = sample_descriptions(maps, keypoints.xy[None].to(maps.device), (width, height))[0]
         # An inference tensor could not be saved for a backward pass.
         return descriptions if self.training else descriptions.clone()
 
 
-def _check_image(image: Tensor) -> None:
-    if image.ndim != 3 or image.shape[0] != 3:
-        raise ValueError(f"image must have shape (3, H, W), got {tuple(image.shape)}")
-
-
-def _to_patches(images: Tensor) -> Tensor:
+def to_patches(images: Tensor) -> Tensor:
     """(B, 3, H, W) images resized to the nearest sides of a multiple of a patch."""
     size = [max(1, round(n / PATCH)) * PATCH for n in images.shape[-2:]]
     if list(images.shape[-2:]) == size:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from steerers.features import Keypoints
 from steerers.geometry import to_normalised
 from steerers.models.base import Descriptor, Extractor
+from steerers.models.checks import check_image
 from steerers.models.sampling import sample_descriptions
 from steerers.models.weights import WeightsError, read
 
@@ -297,14 +298,6 @@ class CallableDescriptor(Descriptor):
 
 
 # Maps -----------------------------------------------------------------------------------------------------------------
-
-
-def check_image(image: Tensor) -> None:
-    """Refuse what is not one (3, H, W) floating-point image."""
-    if image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
-        raise ValueError(f"image must have shape (3, H, W), got {tuple(image.shape)}")
-    if not image.is_floating_point():
-        raise TypeError(f"image must be floating point in [0, 1], got {image.dtype}; divide 8-bit values by 255")
 
 
 def check_radius(nms_radius: int) -> int:

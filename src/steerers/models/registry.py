@@ -7,7 +7,7 @@ where the first address is known to serve it; an address that serves anything el
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
@@ -273,12 +273,13 @@ def classical(name: Literal["upright-sift", "sift", "orb"]) -> Part[Extractor]:
     return Part(build)
 
 
-def compact(path: Path) -> Part[Extractor]:
-    """The compact network of a file that training wrote, its batch normalisations folded."""
+def compact(path: Path, scales: Sequence[float] = (1.0,)) -> Part[Extractor]:
+    """The compact network of a file that training wrote, batch normalisations folded, at ``scales`` of the image."""
 
     def build(_: Weights) -> Extractor:
         from steerers.models.compact import Compact
         from steerers.models.folding import fold_batch_norms
+        from steerers.models.scales import Pyramid
 
         tensors, metadata = load(path)
         try:
@@ -288,7 +289,8 @@ def compact(path: Path) -> Part[Extractor]:
         own = {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
         full = {name: value.float() if value.is_floating_point() else value for name, value in own.items()}
         load_into(network, full, path, "a compact network")
-        return fold_batch_norms(network).requires_grad_(False)
+        folded = fold_batch_norms(network).requires_grad_(False)
+        return folded if len(scales) == 1 else Pyramid(folded, scales)
 
     return Part(build)
 

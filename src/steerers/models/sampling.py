@@ -6,6 +6,7 @@ whose centre is (x, y). The defaults are DeDoDe's own; suppression and sub-pixel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +15,11 @@ from torch import Tensor
 
 from steerers.features import Keypoints
 from steerers.geometry import to_normalised
+from steerers.models import fused
+from steerers.models.checks import check_count, check_mask
 
 _DENSITY_TAPS = 51  # of the Gaussian that measures how crowded a pixel's surroundings are
+_FILLED = 256  # numbers of keypoints of a batch are multiples of this
 _SUBPIXEL_TEMPERATURE = 0.5
 
 
@@ -70,34 +74,65 @@ def sample_keypoints(
         Keypoints at pixels of the map, with the probability, re-weighted if ``sampling.coverage``, as score.
     """
     _check(logits, num_keypoints, mask)
+    xy, scores, counts = choose_keypoints(logits[None], num_keypoints, None if mask is None else mask[None], sampling)
+    count = int(counts)
+    return Keypoints(xy[0, :count], scores[0, :count])
+
+
+@torch.no_grad()
+def choose_keypoints(
+    logits: Tensor,
+    num_keypoints: int,
+    masks: Tensor | None = None,
+    sampling: KeypointSampling = DEFAULT_SAMPLING,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`sample_keypoints` of a batch of (B, H, W) maps, without checks and without waiting for a GPU.
+
+    Returns:
+        (B, N, 2) pixels, (B, N) scores, both float32, and (B,) how many of them count: what follows only fills up.
+    """
     with torch.autocast(logits.device.type, enabled=False):  # scores differ by less than half precision can tell
         logits = logits.float()
-        scores = keypoint_scores(logits, coverage=sampling.coverage)
-        ranking = scores if sampling.coverage else _ranked(logits)
-        allowed = _allowed(ranking, mask, sampling)
-        available = logits.numel()
-        if allowed is not None:
-            ranking, available = ranking.masked_fill(~allowed, -torch.inf), int(allowed.sum())
-        best = ranking.flatten().topk(min(num_keypoints, available)).indices
-        pixels = _pixel_grid(logits)[best]  # (N, 2)
-        xy = refine(logits[None], pixels[None], sampling.nms_size)[0] if sampling.subpixel else pixels.float()
-    return Keypoints(xy, scores.flatten()[best])
+        if fused.has_kernels(logits.device) and not sampling.coverage:
+            return _choose_by_kernels(logits.contiguous(), num_keypoints, masks, sampling)
+        values, best, pixels = _best(logits, num_keypoints, masks, sampling)
+        xy = refine(logits, pixels, sampling.nms_size) if sampling.subpixel else pixels.float()
+        if sampling.coverage:
+            scores = values
+        else:
+            scores = (logits.flatten(1).gather(1, best) - logits.flatten(1).logsumexp(dim=1, keepdim=True)).exp()
+        return xy, scores, (values > -torch.inf).sum(dim=1)
+
+
+def _choose_by_kernels(
+    logits: Tensor, num_keypoints: int, masks: Tensor | None, sampling: KeypointSampling
+) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`choose_keypoints` without coverage, in five kernels where it would be fifty."""
+    from steerers.models import keypoint_kernels
+
+    masks = None if masks is None else masks.to(logits.device).contiguous()
+    ranking, totals = keypoint_kernels.peaks(logits, masks, sampling.nms_size, sampling.border)
+    values, best = ranking.flatten(1).topk(min(num_keypoints, ranking[0].numel()))
+    size = sampling.nms_size if sampling.subpixel else 1
+    xy, scores = keypoint_kernels.place(logits, best, totals, size, _SUBPIXEL_TEMPERATURE)
+    return xy, scores, (values > -torch.inf).sum(dim=1)
 
 
 def keypoint_scores(logits: Tensor, *, coverage: bool = True) -> Tensor:
-    """(H, W) scores by which keypoints are chosen: the softmax of (H, W) logits over all pixels, re-weighted if asked.
+    """(..., H, W) scores by which keypoints are chosen: the softmax of logits over all pixels, re-weighted if asked.
 
     The constants are the original's. They are not free: the one added to the probabilities decides how much an
     empty neighbourhood is worth.
     """
-    probabilities = logits.flatten().softmax(dim=0).view_as(logits)
+    # On a GPU the softmax of one long row would be the work of one multiprocessor.
+    probabilities = (logits - logits.logsumexp(dim=(-2, -1), keepdim=True)).exp()
     if not coverage:
         return probabilities
     taps = torch.linspace(-2, 2, _DENSITY_TAPS, device=logits.device, dtype=logits.dtype).square().neg().exp()
-    density = ((probabilities + 1e-6) * 1e4)[None, None]  # (1, 1, H, W)
+    density = ((probabilities + 1e-6) * 1e4).reshape(-1, 1, *logits.shape[-2:])  # (B, 1, H, W)
     density = F.conv2d(density, taps.view(1, 1, 1, -1), padding=(0, _DENSITY_TAPS // 2))
     density = F.conv2d(density, taps.view(1, 1, -1, 1), padding=(_DENSITY_TAPS // 2, 0))
-    return probabilities * (density[0, 0] + 1e-8).rsqrt()
+    return probabilities * (density.view_as(probabilities) + 1e-8).rsqrt()
 
 
 def sample_descriptions(maps: Tensor, xy: Tensor, size: tuple[int, int] | None = None) -> Tensor:
@@ -119,20 +154,36 @@ def sample_descriptions(maps: Tensor, xy: Tensor, size: tuple[int, int] | None =
     return sampled[:, :, 0].mT  # (B, N, D)
 
 
+def stack_points(keypoints: Sequence[Keypoints], device: torch.device) -> Tensor:
+    """(B, N, 2) float32 pixels of the keypoints of B images, filled up with zeros.
+
+    N is a multiple of 256, so that runs which were recorded for a number of keypoints fit again.
+    """
+    count = max(1, -(-max(map(len, keypoints)) // _FILLED)) * _FILLED
+    return torch.stack([F.pad(k.xy.to(device, torch.float32), (0, 0, 0, count - len(k))) for k in keypoints])
+
+
 def _check(logits: Tensor, num_keypoints: int, mask: Tensor | None) -> None:
     if logits.ndim != 2 or logits.numel() == 0:
         raise ValueError(f"logits must have shape (H, W), got {tuple(logits.shape)}")
-    if num_keypoints < 1:
-        raise ValueError(f"num_keypoints must be positive, got {num_keypoints}")
+    check_count(num_keypoints)
     if not torch.isfinite(logits.max()):  # a NaN anywhere is the maximum
         raise ValueError(
             "logits hold NaN or inf, or are -inf everywhere; if the network runs in half precision, use float32"
         )
-    if mask is not None:
-        if mask.dtype != torch.bool:
-            raise TypeError(f"mask must be a bool tensor, True where keypoints are allowed, got {mask.dtype}")
-        if mask.shape != logits.shape:
-            raise ValueError(f"mask must have the image's shape {tuple(logits.shape)}, got {tuple(mask.shape)}")
+    check_mask(mask, logits.shape)
+
+
+def _best(
+    logits: Tensor, num_keypoints: int, masks: Tensor | None, sampling: KeypointSampling
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of (B, H, W) logits the best N pixels: by which value, -inf for what only fills up, flat index, and (x, y)."""
+    ranking = keypoint_scores(logits) if sampling.coverage else _ranked(logits)
+    allowed = _allowed(ranking, masks, sampling)
+    ranking = ranking if allowed is None else ranking.masked_fill(~allowed, -torch.inf)
+    values, best = ranking.flatten(1).topk(min(num_keypoints, ranking[0].numel()))
+    width = logits.shape[-1]
+    return values, best, torch.stack((best % width, best // width), dim=2)
 
 
 def _ranked(logits: Tensor) -> Tensor:
@@ -156,15 +207,6 @@ def _allowed(scores: Tensor, mask: Tensor | None, sampling: KeypointSampling) ->
         frame[..., sampling.border : height - sampling.border, sampling.border : width - sampling.border] = True
         allowed = allowed & frame
     return allowed
-
-
-def _pixel_grid(image: Tensor) -> Tensor:
-    """(H * W, 2) integer (x, y) of the pixels of an (H, W) map, row by row.
-
-    Looking pixels up here, where dividing an index by the width would do, keeps the sampling exportable for any size.
-    """
-    ys, xs = (torch.arange(n, device=image.device) for n in image.shape)
-    return torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1).flatten(0, 1)
 
 
 def refine(logits: Tensor, pixels: Tensor, size: int) -> Tensor:
@@ -202,10 +244,6 @@ def sample_batch(
     with torch.autocast(logits.device.type, enabled=False):  # in half precision no pixel beyond 256 has a place
         logits = logits if logits.dtype == torch.float64 else logits.float()
         with torch.no_grad():
-            ranking = torch.stack([keypoint_scores(m) for m in logits]) if sampling.coverage else _ranked(logits)
-            allowed = _allowed(ranking, masks, sampling)
-            ranking = ranking if allowed is None else ranking.masked_fill(~allowed, -torch.inf)
-            best = ranking.flatten(1).topk(min(num_keypoints, ranking[0].numel()))
-            pixels = _pixel_grid(logits[0])[best.indices]  # (B, N, 2)
+            values, _, pixels = _best(logits, num_keypoints, masks, sampling)
         xy = refine(logits, pixels, sampling.nms_size) if sampling.subpixel else pixels.to(logits.dtype)
-        return xy, best.values > -torch.inf
+        return xy, values > -torch.inf

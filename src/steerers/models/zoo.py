@@ -19,14 +19,17 @@ from torch import nn
 from steerers.matching.strategies import Order
 from steerers.models import registry, weights
 from steerers.models.base import Combined, Descriptor, Detector, Extractor
+from steerers.models.compact import Compact
 from steerers.models.dedode import DedodeDetector, DedodeNetwork
+from steerers.models.dedode_fast import FastDedodeDetector
+from steerers.models.fast import FAST, for_inference
 from steerers.models.registry import Part, Weights
 from steerers.models.sampling import KeypointSampling
 from steerers.models.weights import StrPath, WeightFile, WeightsError, fetch
 from steerers.representations import Group
 from steerers.steerer import Steerer
 
-DEFAULT_MODEL = "upright-sift"
+DEFAULT_MODEL = "compact"
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SHIPPED = Path(__file__).parent / "data" / "steerers"
 COMPACT = Path(__file__).parent / "data" / "compact.safetensors"
@@ -158,17 +161,22 @@ def make_zoo(shipped: Path = SHIPPED) -> dict[str, Entry]:
 
 
 def _compact() -> Iterator[Entry]:
-    if COMPACT.is_file():
+    if not COMPACT.is_file():
+        return
+    for name, title, scales in (
+        ("compact", "small network of this package, every angle", (1.0, 0.5)),
+        ("compact-single", "the same at one scale: faster, for views from like distances", (1.0,)),
+    ):
         yield Entry(
-            "compact",
-            "small network of this package, every angle",
+            name,
+            title,
             256,
             _SO2,
             "MIT",
-            registry.compact(COMPACT),
+            registry.compact(COMPACT, scales),
             registry.compact_steerer(COMPACT),
             order=16,
-            threshold=0.1,  # chosen on held-out photographs, see docs/models.md
+            threshold=0.05,  # chosen on held-out photographs, see docs/models.md
         )
 
 
@@ -299,24 +307,44 @@ def build_detector(name: str, weights: Sequence[StrPath] = ()) -> Detector:
     return part.build({file.name: given.get(file.name) or fetch(file) for file in part.weights})
 
 
-def configure(model: Model, precision: str = "float32", sampling: KeypointSampling | None = None) -> Model:
-    """Set the precision and the sampling of keypoints of a model whose networks have them (DeDoDe's).
+def configure(
+    model: Model, precision: str = "float32", sampling: KeypointSampling | None = None, *, fast: bool = True
+) -> Model:
+    """A model for inference, in a precision and with a sampling of keypoints where its networks have a choice of them.
+
+    Args:
+        model: as :func:`build` makes it; with ``fast`` it stays as it is.
+        precision: of DeDoDe's networks and of the compact one; those of others are in float32.
+        sampling: of DeDoDe's detectors.
+        fast: exchange networks for their fast form, a copy; see :mod:`steerers.models.fast`. Otherwise the options are
+            set on the model's own networks, of which the compact one then has no choice of precision.
 
     Raises:
-        ValueError: for an unknown precision, or a model that has no such choice.
+        ValueError: for an unknown precision, or a model that has no such choice, or was configured for speed before.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"unknown precision {precision!r}; use {', '.join(PRECISIONS)}")
+    if any(isinstance(module, FAST) for module in model.extractor.modules()):
+        raise ValueError(
+            f"model {model.name!r} is already configured: its networks are in their fast form; build it anew"
+        )
     networks = [module for module in model.extractor.modules() if isinstance(module, DedodeNetwork)]
-    if precision != "float32" and not networks:
-        raise ValueError(f"model {model.name!r} runs in float32 only, not in {precision}")
+    compact = any(isinstance(module, Compact) for module in model.extractor.modules())
+    if precision != "float32" and not networks and not (compact and fast):
+        form = " without its fast form" if compact else ""
+        raise ValueError(f"model {model.name!r}{form} runs in float32 only, not in {precision}")
+    detectors: list[DedodeDetector | FastDedodeDetector]
     detectors = [module for module in networks if isinstance(module, DedodeDetector)]
     if sampling is not None and not detectors:
         raise ValueError(
             f"model {model.name!r} has no choice of how its keypoints are sampled: its detector is not DeDoDe"
         )
-    for network in networks:
-        network.dtype = PRECISIONS[precision]
+    if fast:
+        model = replace(model, extractor=for_inference(model.extractor, PRECISIONS[precision]))
+        detectors = [module for module in model.extractor.modules() if isinstance(module, FastDedodeDetector)]
+    else:
+        for network in networks:
+            network.dtype = PRECISIONS[precision]
     for detector in detectors:
         detector.sampling = sampling or detector.sampling
     return model

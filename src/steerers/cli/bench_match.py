@@ -1,0 +1,157 @@
+"""``steerers bench match``: matching strategies beside the textbook form."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steerers.cli import options
+from steerers.cli.bench_options import environment
+from steerers.progress import progress
+
+if TYPE_CHECKING:
+    import torch
+
+    from steerers.bench.matching import Row
+
+EXAMPLE = """example:
+  steerers bench match --num 5000 --dim 256 --order 8
+  steerers bench match --num 20000 --no-textbook --strategies dual-softmax max-similarity --json bench.json
+  steerers bench match --device cuda --num 5000 10000 20000 --order 4 8 --repeats 20
+"""
+
+
+def add_to(subjects: Any) -> None:
+    """Add the subject to the parser."""
+    match = subjects.add_parser(
+        "match",
+        help="matching strategies against the textbook form",
+        description="Time and peak extra memory of every matching strategy beside the textbook form (dense matrices, "
+        "one product per rotation) in the same run, on random descriptions of which half correspond. Where the peak of "
+        "the device is known, also how many times the floor: all products twice, at that peak.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    match.add_argument(
+        "--num", type=options.positive, nargs="+", default=[5000], metavar="N", help="descriptions an image (5000)"
+    )
+    match.add_argument("--dim", type=options.positive, default=256, metavar="D", help="their length (256)")
+    match.add_argument(
+        "--order", type=options.positive, nargs="+", default=[8], metavar="N", help="turns that are tried (8)"
+    )
+    match.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 (default: %(default)s)")
+    match.add_argument("--repeats", type=options.positive, default=5, metavar="N", help="the median counts (5)")
+    match.add_argument("--strategies", nargs="+", metavar="NAME", help="default: all but tta")
+    match.add_argument("--no-textbook", action="store_true", help="leave the textbook form out (it needs N x M memory)")
+    match.add_argument(
+        "--precision", choices=["default", "exact"], default="default", help="of the fused kernels (%(default)s)"
+    )
+    match.add_argument(
+        "--kernels", choices=["auto", "tiled", "fused"], default="auto", help="auto: fused on a GPU, else tiled"
+    )
+    match.add_argument(
+        "--peak-tflops", type=_above_zero, metavar="X", help="of the device, for the floor (known for H100 and H200)"
+    )
+    match.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON")
+    match.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print, write."""
+    if arguments.json is not None:
+        options.check_output(arguments.json)
+    from steerers.models.weights import atomic_write
+    from steerers.pipeline import parse_device
+
+    device = parse_device(arguments.device)
+    told = [(num, order) for num in arguments.num for order in arguments.order]
+    work = [(num, order, name) for num, order in told for name in _names(arguments, order)]
+    rows: dict[tuple[int, int], list[Row]] = {}
+    for num, order, name in progress(work, "measuring"):
+        rows.setdefault((num, order), []).extend(_measured(arguments, num, order, name, device))
+    reports = []
+    for (num, order), measured in rows.items():
+        setting = {"num": num, "dim": arguments.dim, "order": order, **_how(arguments, device), **environment(device)}
+        reports.append({**setting, "rows": [_as_json(row) for row in measured]})
+        print(("\n" if len(reports) > 1 else "") + ", ".join(f"{key} {value}" for key, value in setting.items()))
+        print(_table(measured))
+    if arguments.json is not None:
+        report = reports[0] if len(reports) == 1 else {"runs": reports}
+        with atomic_write(arguments.json) as temporary:
+            temporary.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return 0
+
+
+def _names(arguments: argparse.Namespace, order: int) -> list[str]:
+    """Strategies to measure: those that try no turns only with the first order."""
+    from steerers.bench.matching import MEASURED, TURNING
+
+    names = arguments.strategies or MEASURED
+    for name in names:
+        if name not in MEASURED:
+            raise ValueError(f"cannot bench strategy {name!r}; use some of {', '.join(MEASURED)}")
+    return [name for name in names if order == arguments.order[0] or name in TURNING]
+
+
+def _measured(arguments: argparse.Namespace, num: int, order: int, name: str, device: torch.device) -> list[Row]:
+    from steerers.bench import matching
+    from steerers.bench.floors import peak_of
+
+    return matching.bench_matching(
+        num,
+        arguments.dim,
+        order,
+        device,
+        strategies=[name],
+        repeats=arguments.repeats,
+        with_textbook=not arguments.no_textbook,
+        precision=arguments.precision,
+        kernels=arguments.kernels,
+        peak=peak_of(environment(device)["device"], arguments.precision, arguments.peak_tflops),
+    )
+
+
+def _how(arguments: argparse.Namespace, device: torch.device) -> dict[str, str]:
+    """What matters on a GPU alone, or was asked for."""
+    if device.type == "cpu" and arguments.kernels == "auto":
+        return {}
+    return {"precision": arguments.precision, "kernels": arguments.kernels}
+
+
+def _as_json(row: Row) -> dict[str, Any]:
+    return {**asdict(row), "speedup": row.speedup, "over_floor": row.over_floor}
+
+
+def _table(rows: list[Row]) -> str:
+    floors = any(row.floor is not None for row in rows)
+    head = f"{'strategy':<21} {'steerer':<7} {'ms':>9} {'textbook':>9} {'ratio':>6} {'extra MB':>9} {'textbook':>9}"
+    head += f" {'floor ms':>9} {'over':>6}  same" if floors else "  same"
+    return "\n".join([head, *(_line(row, floors) for row in rows)])
+
+
+def _line(row: Row, floors: bool) -> str:
+    digits = 3 if floors else 1  # a GPU's milliseconds are fractions
+    line = f"{row.strategy:<21} {row.steerer:<7} {1e3 * row.cost.seconds:>9.{digits}f} "
+    same = row.note or "-"
+    if row.textbook is None or row.speedup is None or row.common is None:
+        line += f"{'-':>9} {'-':>6} {row.cost.extra_bytes / 1e6:>9.1f} {'-':>9}"
+    else:
+        line += f"{1e3 * row.textbook.seconds:>9.1f} {row.speedup:>5.1f}x {row.cost.extra_bytes / 1e6:>9.1f} "
+        line += f"{row.textbook.extra_bytes / 1e6:>9.1f}"
+        same = f"{100 * row.common:.2f} % of {row.matches}"
+    if floors and row.floor is not None and row.over_floor is not None:
+        line += f" {1e3 * row.floor.seconds:>9.3f} {row.over_floor:>5.1f}x"
+    return f"{line}  {same}"
+
+
+def _above_zero(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value

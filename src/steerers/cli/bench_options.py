@@ -1,0 +1,42 @@
+"""What the subjects of ``steerers bench`` share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Where it runs, and where the table goes."""
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON")
+
+
+def print_setting(told: Mapping[str, Any]) -> None:
+    """What was measured, and where, in one line."""
+    print(", ".join(f"{key} {value}" for key, value in told.items()))
+
+
+def write_json(path: Path | None, report: Mapping[str, Any]) -> None:
+    """Write a report, if there is a path, as JSON without NaN."""
+    if path is None:
+        return
+    from steerers.models.weights import atomic_write
+
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What a timing depends on."""
+    import torch
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU {platform.machine()}"
+    return {"device": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
