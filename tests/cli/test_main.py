@@ -71,6 +71,23 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"steerers {steerers.__version__}\n", "")
 
 
+@pytest.mark.parametrize("given", [None, "7"])
+def test_threads_that_wait_soon_sleep(given: str | None) -> None:
+    """Set before PyTorch is imported, which reads it once, and only if the user has not."""
+    code = """
+import os, sys, steerers.cli
+assert "torch" not in sys.modules
+try:
+    steerers.cli.main(["--version"])
+except SystemExit:
+    print(os.environ["GOMP_SPINCOUNT"])
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    environment |= {} if given is None else {"GOMP_SPINCOUNT": given}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == (given or "20000")
+
+
 def test_models_marks_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "models")
     assert (code, err) == (0, "")
