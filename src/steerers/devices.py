@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+
 import torch
 
 
@@ -20,3 +22,10 @@ def parse_device(device: str | torch.device) -> torch.device:
     if parsed.type not in ("cpu", "cuda", "mps"):
         raise ValueError(f"unknown device {str(device)!r}; use cpu, cuda, cuda:1 or mps")
     return parsed
+
+
+def device_name(device: torch.device) -> str:
+    """The name of a GPU, or of the kind of CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type.upper()} {platform.machine()}"

@@ -23,6 +23,7 @@ import torch
 
 import steerers
 from steerers._version import __version__
+from steerers.devices import device_name
 
 MISSING = "-"
 _PACKAGES = {
@@ -257,13 +258,6 @@ def environment(device: torch.device) -> dict[str, Any]:
         "device": device_name(device),
         "threads": torch.get_num_threads(),
     }
-
-
-def device_name(device: torch.device) -> str:
-    """The name of a GPU, or of the kind of CPU."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{device.type.upper()} {platform.machine()}"
 
 
 def commit() -> str | None:

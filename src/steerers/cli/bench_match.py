@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steerers.cli import options
-from steerers.cli.bench_options import environment
+from steerers.cli.bench_options import add_output_options, environment, print_setting, write_json
 from steerers.progress import progress
 
 if TYPE_CHECKING:
@@ -42,7 +40,6 @@ def add_to(subjects: Any) -> None:
     match.add_argument(
         "--order", type=options.positive, nargs="+", default=[8], metavar="N", help="turns that are tried (8)"
     )
-    match.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 (default: %(default)s)")
     match.add_argument("--repeats", type=options.positive, default=5, metavar="N", help="the median counts (5)")
     match.add_argument("--strategies", nargs="+", metavar="NAME", help="default: all but tta")
     match.add_argument("--no-textbook", action="store_true", help="leave the textbook form out (it needs N x M memory)")
@@ -53,9 +50,12 @@ def add_to(subjects: Any) -> None:
         "--kernels", choices=["auto", "tiled", "fused"], default="auto", help="auto: fused on a GPU, else tiled"
     )
     match.add_argument(
-        "--peak-tflops", type=_above_zero, metavar="X", help="of the device, for the floor (known for H100 and H200)"
+        "--peak-tflops",
+        type=options.above_zero("a number above 0"),
+        metavar="X",
+        help="of the device, for the floor (known for H100 and H200)",
     )
-    match.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON")
+    add_output_options(match)
     match.set_defaults(run=run)
 
 
@@ -63,8 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
     if arguments.json is not None:
         options.check_output(arguments.json)
-    from steerers.models.weights import atomic_write
-    from steerers.pipeline import parse_device
+    from steerers.devices import parse_device
 
     device = parse_device(arguments.device)
     told = [(num, order) for num in arguments.num for order in arguments.order]
@@ -76,12 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
     for (num, order), measured in rows.items():
         setting = {"num": num, "dim": arguments.dim, "order": order, **_how(arguments, device), **environment(device)}
         reports.append({**setting, "rows": [_as_json(row) for row in measured]})
-        print(("\n" if len(reports) > 1 else "") + ", ".join(f"{key} {value}" for key, value in setting.items()))
+        if len(reports) > 1:
+            print()
+        print_setting(setting)
         print(_table(measured))
-    if arguments.json is not None:
-        report = reports[0] if len(reports) == 1 else {"runs": reports}
-        with atomic_write(arguments.json) as temporary:
-            temporary.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write_json(arguments.json, reports[0] if len(reports) == 1 else {"runs": reports})
     return 0
 
 
@@ -145,13 +143,3 @@ def _line(row: Row, floors: bool) -> str:
     if floors and row.floor is not None and row.over_floor is not None:
         line += f" {1e3 * row.floor.seconds:>9.3f} {row.over_floor:>5.1f}x"
     return f"{line}  {same}"
-
-
-def _above_zero(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,5 +37,6 @@ def environment(device: torch.device) -> dict[str, Any]:
     """What a timing depends on."""
     import torch
 
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU {platform.machine()}"
-    return {"device": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    from steerers.devices import device_name
+
+    return {"device": device_name(device), "threads": torch.get_num_threads(), "torch": torch.__version__}

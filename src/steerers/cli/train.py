@@ -61,7 +61,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint of the run")
     parser.add_argument(
         "--max-minutes",
-        type=_minutes,
+        type=options.above_zero("a positive number of minutes"),
         metavar="M",
         help="end after so long, with a checkpoint; loading and the final validation come on top",
     )
@@ -70,16 +70,6 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show what would run")
     parser.add_argument("--tensorboard", action="store_true", help="log for TensorBoard too")
     parser.set_defaults(run=run)
-
-
-def _minutes(text: str) -> float:
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = 0.0
-    if not 0 < minutes < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of minutes")
-    return minutes
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from steerers.features import Keypoints
+from steerers.models.checks import check_image, check_mask
 
 
 class Detector(ABC, nn.Module):
@@ -64,6 +65,27 @@ class Extractor(Detector, Descriptor):
             self.extract(image, num_keypoints=num_keypoints, mask=None if masks is None else masks[index])
             for index, image in enumerate(images)
         ]
+
+
+class BatchExtractor(Extractor):
+    """An extractor that works on batches: what is asked of one image follows from :meth:`extract_batch` and
+    :meth:`describe_batch`, which it implements."""
+
+    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+        return self.extract(image, num_keypoints=num_keypoints, mask=mask)[0]
+
+    def detect_batch(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
+        return [found for found, _ in self.extract_batch(images, num_keypoints=num_keypoints, masks=masks)]
+
+    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+        check_image(image)
+        return self.describe_batch(image[None], [keypoints])[0]
+
+    def extract(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> tuple[Keypoints, Tensor]:
+        check_image(image)
+        check_mask(mask, image.shape[-2:])
+        masks = None if mask is None else mask[None]
+        return self.extract_batch(image[None], num_keypoints=num_keypoints, masks=masks)[0]
 
 
 class Combined(Extractor):

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from steerers.features import Keypoints
 from steerers.models import fused
-from steerers.models.base import Extractor
-from steerers.models.checks import check_count, check_image, check_images, check_keypoints, check_mask
+from steerers.models.base import BatchExtractor
+from steerers.models.checks import check_count, check_images, check_keypoints, check_mask
 from steerers.models.compact import DEVIATION, MEAN, Compact, textured
 from steerers.models.folding import fold_batch_norms
 from steerers.models.graphs import Graphs
@@ -27,7 +27,7 @@ class _Maps(NamedTuple):
     size: Size  # that the features cover
 
 
-class FastCompact(Extractor):
+class FastCompact(BatchExtractor):
     """A :class:`~steerers.models.compact.Compact` for inference.
 
     Args:
@@ -56,28 +56,12 @@ class FastCompact(Extractor):
 
     # The model's protocol ---------------------------------------------------------------------------------------------
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
-        return self.extract(image, num_keypoints=num_keypoints, mask=mask)[0]
-
-    def detect_batch(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
-        return [found for found, _ in self.extract_batch(images, num_keypoints=num_keypoints, masks=masks)]
-
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
-        check_image(image)
-        return self.describe_batch(image[None], [keypoints])[0]
-
     def describe_batch(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
         check_images(images)
         check_keypoints(keypoints, images)
         xy = stack_points(keypoints, images.device)
         (descriptions,) = self._describing(images, xy, stencil=self._stencil(images))
         return [described[: len(found)] for described, found in zip(descriptions, keypoints, strict=True)]
-
-    def extract(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> tuple[Keypoints, Tensor]:
-        check_image(image)
-        check_mask(mask, image.shape[-2:])
-        masks = None if mask is None else mask[None]
-        return self.extract_batch(image[None], num_keypoints=num_keypoints, masks=masks)[0]
 
     def extract_batch(
         self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steerers.features import Keypoints
-from steerers.models.base import Extractor
+from steerers.models.base import BatchExtractor, Extractor
 from steerers.models.checks import check_keypoints, check_mask
 
 SMALLEST = 64
@@ -23,7 +23,7 @@ DIAMETER = 16.0
 """Of a keypoint at full size, nominally: it tells at which scale a keypoint was found."""
 
 
-class Pyramid(Extractor):
+class Pyramid(BatchExtractor):
     """Keypoints and descriptions of another extractor from the image at several sizes.
 
     The other's scores are shares of one among all pixels of an image, so they are weighed by the image's area: what
@@ -40,18 +40,9 @@ class Pyramid(Extractor):
             raise ValueError(f"scales must be 1 and then some between 0 and 1, got {tuple(scales)}")
         self.extractor, self.scales, self.dim = extractor, tuple(scales), extractor.dim
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
-        return self.extract(image, num_keypoints=num_keypoints, mask=mask)[0]
-
-    def detect_batch(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
-        return [found for found, _ in self.extract_batch(images, num_keypoints=num_keypoints, masks=masks)]
-
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
-        """(N, dim) descriptions, each at the scale that its keypoint was found at; those without one at full size."""
-        return self.describe_batch(image[None], [keypoints])[0]
-
     def describe_batch(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
-        """As :meth:`describe`, for (B, 3, H, W) images."""
+        """(N, dim) descriptions of each image, each at the scale that its keypoint was found at; those without one at
+        full size."""
         check_keypoints(keypoints, images)
         descriptions = [found.xy.new_zeros(len(found), self.dim) for found in keypoints]
         scales = self._scales_for(images)
@@ -69,11 +60,6 @@ class Pyramid(Extractor):
             for whole, which, part in zip(descriptions, here, parts, strict=True):
                 whole[which] = part.to(whole)
         return descriptions
-
-    def extract(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> tuple[Keypoints, Tensor]:
-        check_mask(mask, image.shape[-2:])
-        masks = None if mask is None else mask[None]
-        return self.extract_batch(image[None], num_keypoints=num_keypoints, masks=masks)[0]
 
     def extract_batch(
         self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None
