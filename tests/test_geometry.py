@@ -272,6 +272,23 @@ def test_warp_image_by_a_homography() -> None:
     assert (torch.tensor([peak % 100, peak // 100]) - expected).abs().max() <= 0.75
 
 
+@pytest.mark.parametrize("at_once", [1, 100, 10**6])
+def test_warp_image_strip_by_strip(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = torch.rand(3, 40, 31, generator=torch.Generator().manual_seed(0))
+    transform = torch.tensor([[0.9, 0.2, 3.0], [-0.1, 1.1, 2.0], [1e-3, 2e-3, 1.0]], dtype=torch.float64)
+    expected = warp_image(image, transform, (37, 45), fill=0.3)
+    monkeypatch.setattr("steerers.geometry.MOST_AT_ONCE", at_once)
+    assert torch.equal(warp_image(image, transform, (37, 45), fill=0.3), expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_rotate_image_on_a_gpu_as_on_a_cpu() -> None:
+    image = torch.rand(3, 60, 50, generator=torch.Generator().manual_seed(0))
+    (turned, transform), (expected, same) = rotate_image(image.cuda(), 0.7, 0.5), rotate_image(image, 0.7, 0.5)
+    assert torch.equal(transform, same)
+    torch.testing.assert_close(turned.cpu(), expected, atol=1e-5, rtol=0)
+
+
 def test_warp_image_is_finite_at_the_horizon() -> None:
     H = torch.tensor([[1, 0, 0], [0, 1, 0], [0.2, 0, 1]], dtype=torch.float64)  # its horizon is canvas x = 5
     assert torch.isfinite(warp_image(torch.ones(1, 20, 20), H, (20, 20))).all()

@@ -16,6 +16,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+MOST_AT_ONCE = 1 << 20
+"""Pixels whose places in another image are computed at a time."""
+
 
 class Homography(NamedTuple):
     """A robustly estimated homography: ``H`` is ``None`` where the matches determine none."""
@@ -137,18 +140,32 @@ def warp_image(image: Tensor, transform: Tensor, new_size: tuple[int, int], fill
     is ``fill``, and the outermost half pixel of the image blends into it. The map must be oriented: its last coordinate
     positive where the image is.
     """
-    height, width = image.shape[-2:]
-    xs = torch.arange(new_size[0], dtype=torch.float64)
-    ys = torch.arange(new_size[1], dtype=torch.float64)
-    grid = torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1)  # (H', W', 2)
-    homogeneous = F.pad(grid, (0, 1), value=1.0) @ torch.linalg.inv(transform.double().cpu()).mT  # (H', W', 3)
-    in_front = homogeneous[..., 2:] > 1e-9 * homogeneous[..., 2:].abs().amax()  # beyond the horizon there is no image
-    source = torch.where(
-        in_front, homogeneous[..., :2] / homogeneous[..., 2:].clamp(min=1e-300), -10.0 * max(height, width)
-    )
-    source = to_normalised(source, (width, height)).to(image)
+    back = torch.linalg.inv(transform.double().cpu())
+    source = _sources(back, (image.shape[-1], image.shape[-2]), new_size, image)
     warped = F.grid_sample((image - fill)[None], source[None], mode="bilinear", align_corners=False)[0]
     return warped + fill
+
+
+def _sources(back: Tensor, size: tuple[int, int], new_size: tuple[int, int], image: Tensor) -> Tensor:
+    """(H', W', 2) where the pixels of a canvas come from in an image of ``size``, as ``grid_sample`` takes it.
+
+    A few rows at a time, since in float64 all would take more memory than the image.
+    """
+    width, height = new_size
+    device = "cpu" if image.device.type == "mps" else image.device  # Apple's GPUs have no float64
+    corners = torch.tensor([[x, y, 1.0] for x in (0, width - 1) for y in (0, height - 1)], dtype=torch.float64)
+    horizon = 1e-9 * float((corners @ back[2]).abs().amax())  # beyond it there is no image
+    nowhere = -10.0 * max(size)
+    xs = torch.arange(width, dtype=torch.float64, device=device)
+    sources = torch.empty(height, width, 2, dtype=image.dtype, device=image.device)
+    step = max(1, MOST_AT_ONCE // width)
+    for start in range(0, height, step):
+        ys = torch.arange(start, min(start + step, height), dtype=torch.float64, device=device)[:, None]
+        x, y, w = (a * xs + b * ys + c for a, b, c in back.tolist())  # (r, W') each
+        pixels = torch.stack((x, y), dim=-1) / w.clamp(min=1e-300)[..., None]
+        pixels = torch.where((w > horizon)[..., None], pixels, nowhere)
+        sources[start : start + step] = to_normalised(pixels, size).to(image)
+    return sources
 
 
 def circular_mode(angles: Tensor, weights: Tensor, width: float = math.radians(10.0)) -> float:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from steerers.bench.measure import Cost, measure, peak_memory
+from steerers.bench.measure import Cost, measure, peak_memory, warm_up
 
 CPU = torch.device("cpu")
 MB = 1_000_000
@@ -87,6 +87,15 @@ def test_time_is_the_median_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> 
     assert cost.extra_bytes == pytest.approx(MB, rel=0.1)
     assert len(calls) == 5
     assert next(clock, None) is None
+
+
+@pytest.mark.parametrize(("device", "calls"), [("cpu", 1), ("cuda", 4)])
+def test_a_gpu_works_before_it_is_timed(device: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of our own, that a call advances by a tenth of a second."""
+    made: list[int] = []
+    monkeypatch.setattr("steerers.bench.measure.now", lambda _: 0.1 * len(made))
+    warm_up(lambda: made.append(1), torch.device(device))
+    assert len(made) == calls
 
 
 def test_real_time() -> None:

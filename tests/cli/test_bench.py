@@ -56,7 +56,7 @@ def test_prints_every_strategy(whole: tuple[Ran, dict[str, Any]]) -> None:
     ran, _ = whole
     assert (ran.code, ran.err) == (0, "")
     setting, header, *rows = ran.out.splitlines()
-    assert setting.startswith("num 300, dim 64, order 6, device CPU ")
+    assert setting.startswith("num 300, dim 64, order 6, matching 0.5, device CPU ")
     assert header.split()[:2] == ["strategy", "steerer"]
     assert [row.split()[0] for row in rows] == list(MEASURED)
     assert set(MEASURED) == {
@@ -67,7 +67,7 @@ def test_prints_every_strategy(whole: tuple[Ran, dict[str, Any]]) -> None:
 
 def test_json_holds_what_is_printed(whole: tuple[Ran, dict[str, Any]]) -> None:
     ran, report = whole
-    assert {"num", "dim", "order", "device", "threads", "torch", "rows"} == set(report)
+    assert {"num", "dim", "order", "matching", "device", "threads", "torch", "rows"} == set(report)
     assert (report["num"], report["dim"], report["order"]) == (300, 64, 6)
     assert [row["strategy"] for row in report["rows"]] == list(MEASURED)
     for row, line in zip(report["rows"], ran.out.splitlines()[2:], strict=True):
@@ -158,6 +158,8 @@ def test_no_matches_at_all_is_still_json(tmp_path: Path) -> None:
         (["--order", "-8"], "argument --order: '-8' is not a whole number"),
         (["--order", "1"], "order"),
         (["--peak-tflops", "-1"], "argument --peak-tflops: '-1' is not a number above 0"),
+        (["--matching", "2"], "argument --matching: '2' is not a number from 0 to 1"),
+        (["--matching", "half"], "argument --matching: 'half' is not a number from 0 to 1"),
         (["--peak-tflops", "many"], "argument --peak-tflops: 'many' is not a number above 0"),
         (["--kernels", "fast"], "argument --kernels: invalid choice: 'fast'"),
         (["--repeats", "0"], "argument --repeats: '0' is not a whole number of at least 1"),

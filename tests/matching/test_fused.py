@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import angles_of, randn, representations_of, seeds
+from steerers.kernel_support import unavailable
 from steerers.matching import configs, forget_recordings, fused, make_strategy
 from steerers.matching.assignment import Options
 from steerers.matching.configs import Config, config_for, fitting
@@ -37,38 +39,29 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def not_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configs, "interpreted", lambda: False)
+def asked_anew() -> Iterator[None]:
+    """What is known of devices is asked again, and forgotten afterwards."""
+    unavailable.cache_clear()
+    yield
+    unavailable.cache_clear()
 
 
-@pytest.fixture
-def without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("asked_anew")
+def test_without_triton_matching_is_tiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-
-
-@pytest.mark.usefixtures("without_triton")
-def test_without_triton_matching_is_tiled() -> None:
     first, second = randn(30, 20).float(), randn(30, 20).float()
     assert len(make_strategy("dual-softmax").match(first, second)) == 30
     with pytest.raises(ValueError, match="the fused kernels cannot run: Triton is not installed"):
         make_strategy("dual-softmax", kernels="fused").match(first, second)
 
 
-@pytest.mark.usefixtures("not_interpreted")
+@pytest.mark.usefixtures("asked_anew")
 def test_on_the_cpu_matching_is_tiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert not Options().fused(CPU)
-    with pytest.raises(ValueError, match="they need a CUDA device, and the descriptions lie on cpu"):
+    with pytest.raises(ValueError, match="the fused kernels cannot run: they need a CUDA device, not cpu"):
         Options(kernels="fused").fused(CPU)
-
-
-@pytest.mark.usefixtures("not_interpreted")
-def test_on_old_gpus_matching_is_tiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(configs, "_capability", lambda device: (7, 5))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
-    assert not Options().fused(torch.device("cuda"))
-    assert configs.unavailable(torch.device("cuda")) == "Tesla T4 is older than compute capability 8.0"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +103,7 @@ def test_long_descriptions_are_not_kept() -> None:
 
 @pytest.mark.parametrize(("capability", "hopper"), [((8, 9), False), ((9, 0), True), ((10, 0), True), ((12, 0), False)])
 def test_tiles_by_device(capability: tuple[int, int], hopper: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configs, "_capability", lambda device: capability)
+    monkeypatch.setattr(configs, "capability", lambda device: capability)
     chosen = config_for(cosine_plan(256, CPU), "default", torch.device("cuda"))
     assert chosen == (configs.HOPPER["cosine", "default"] if hopper else configs.ELSEWHERE)
 
@@ -229,6 +222,16 @@ def test_what_is_recorded(n: int, m: int, dtype: torch.dtype, recorded: bool) ->
     for plan in (cosine_plan(256, CPU), maximum_plan(Steerer.spread(256), 4, CPU)):
         assert plan is not None
         assert fused._is_recorded(Operands(first, second, plan), Task()) == recorded
+
+
+@pytest.mark.parametrize(("order", "recorded"), [(8, True), (16, False)])
+def test_what_takes_much_memory_is_not_recorded(order: int, recorded: bool) -> None:
+    first, second = torch.empty(5000, 256), torch.empty(5000, 256)
+    plan = alternatives_plan(Steerer.spread(256), order, CPU)
+    assert plan is not None
+    for _ in range(2):  # decided, and kept in mind
+        assert fused._is_recorded(Operands(first, second, plan), Task()) == recorded
+    assert not fused._is_recorded(Operands(first, second, plan, torch.eye(256)[None]), Task(threshold=0.5))
 
 
 def test_recordings_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import warnings
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -102,42 +98,6 @@ def test_sampling_of_several_maps() -> None:
 
 
 # Kernels --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(fused, "_capable", lambda _: True)
-    fused._compiles.cache_clear()
-    yield
-    fused._compiles.cache_clear()
-
-
-@pytest.mark.usefixtures("pretend_gpu")
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-def test_triton_that_does_not_work_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from steerers.models import kernels
-
-    def fail(device: torch.device) -> None:
-        raise RuntimeError(f"Failed to find C compiler\nfor {device}")
-
-    monkeypatch.setattr(kernels, "try_out", fail)
-    gpu = torch.device("cuda:0")
-    with pytest.warns(
-        RuntimeWarning, match=r"Triton .* does not work on cuda:0, .* slower: Failed to find C compiler$"
-    ):
-        assert not fused.has_kernels(gpu)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not fused.has_kernels(gpu)
-        assert not fused.has_kernels(torch.device("cpu"))
-
-
-@pytest.mark.usefixtures("pretend_gpu")
-def test_without_triton_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not fused.has_kernels(torch.device("cuda:0"))
 
 
 @pytest.mark.parametrize("channels", [6, 24, 96])

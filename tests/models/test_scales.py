@@ -15,8 +15,8 @@ from steerers.images import load_image
 from steerers.matching.strategies import make_strategy
 from steerers.models import zoo
 from steerers.models.base import Extractor
-from steerers.models.compact_fast import FastCompact
 from steerers.models.fast import for_inference
+from steerers.models.pyramid_fast import FastPyramid
 from steerers.models.scales import DIAMETER, Pyramid
 from steerers.pictures import make_picture
 
@@ -124,7 +124,7 @@ def test_a_mask_of_another_size_is_refused() -> None:
 def test_the_fast_form_at_two_scales(height: int, width: int) -> None:
     plain = zoo.build("compact").extractor
     fast = for_inference(plain)
-    assert isinstance(fast, Pyramid)
+    assert isinstance(fast, FastPyramid)
     images = torch.stack([make_picture(height, width, seed) for seed in range(2)])
     masks = torch.ones(2, height, width, dtype=torch.bool)
     masks[1, :, : width // 3] = False
@@ -143,8 +143,9 @@ def test_the_fast_form_at_two_scales(height: int, width: int) -> None:
 
 def test_there_is_room_to_record_every_scale() -> None:
     fast = for_inference(zoo.build("compact").extractor, graphs=3)
-    (network,) = (module for module in fast.modules() if isinstance(module, FastCompact))
-    assert network._extracting.capacity == network._describing.capacity == 6
+    assert isinstance(fast, FastPyramid)
+    assert fast._extracting.capacity == 3  # of all scales at once
+    assert fast.extractor._describing.capacity == 6
 
 
 def test_describing_what_was_found_is_extracting() -> None:

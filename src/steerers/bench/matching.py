@@ -51,12 +51,14 @@ class Row:
         return None if self.textbook is None else self.textbook.seconds / self.cost.seconds
 
 
-def make_pair(n: int, steerer: Steerer, angle: float, device: torch.device, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Unit descriptions of two images, the second turned; half of the keypoints correspond."""
+def make_pair(
+    n: int, steerer: Steerer, angle: float, device: torch.device, seed: int = 0, matching: float = 0.5
+) -> tuple[Tensor, Tensor]:
+    """Unit descriptions of two images, the second turned; a share ``matching`` of the keypoints correspond."""
     generator = torch.Generator().manual_seed(seed)
     first = torch.randn(n, steerer.dim, generator=generator)
     second = torch.randn(n, steerer.dim, generator=generator)
-    chosen = torch.randperm(n, generator=generator)[: n // 2]
+    chosen = torch.randperm(n, generator=generator)[: int(matching * n)]
     noise = NOISE * torch.randn(len(chosen), steerer.dim, generator=generator)
     second[: len(chosen)] = steerer.steer(first[chosen], angle) + noise
     return F.normalize(first, dim=1).to(device), F.normalize(second, dim=1).to(device)
@@ -76,6 +78,7 @@ class Setting:
     precision: Precision = "default"
     kernels: Kernels = "auto"
     peak: Peak | None = None
+    matching: float = 0.5
 
 
 def bench_matching(
@@ -90,9 +93,10 @@ def bench_matching(
     precision: Precision = "default",
     kernels: Kernels = "auto",
     peak: Peak | None = None,
+    matching: float = 0.5,
 ) -> list[Row]:
-    """Measure each strategy with N = M = ``n`` descriptions."""
-    setting = Setting(repeats, with_textbook, precision, kernels, peak)
+    """Measure each strategy with N = M = ``n`` descriptions, of which a share ``matching`` correspond."""
+    setting = Setting(repeats, with_textbook, precision, kernels, peak, matching)
     return [_bench(name, n, dim, order, device, setting) for name in strategies]
 
 
@@ -100,7 +104,7 @@ def _bench(name: str, n: int, dim: int, order: int, device: torch.device, settin
     label, steerer = steerer_for(name, dim)
     angles = Group(order).angles()
     turn = 0.0 if name == "dual-softmax" else float(angles[order // 3])
-    unit0, unit1 = make_pair(n, steerer, turn, device)
+    unit0, unit1 = make_pair(n, steerer, turn, device, matching=setting.matching)
     floor = None if setting.peak is None else floor_of(name, n, steerer, order, setting.peak)
     steerer.to(device)
     options = {"precision": setting.precision, "kernels": setting.kernels}

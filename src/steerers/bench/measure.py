@@ -24,15 +24,28 @@ class Cost:
     extra_bytes: int
 
 
+WARM_UP = 0.25
+"""Seconds that a GPU works before it is timed: idle, its clocks are low."""
+
+
 def measure(call: Callable[[], Any], device: torch.device, repeats: int = 5) -> Cost:
-    """Time a call after one warm-up, then measure its memory in a run of its own."""
-    call()
+    """Time a call after a warm-up, then measure its memory in a run of its own."""
+    warm_up(call, device)
     seconds = []
     for _ in range(repeats):
         start = now(device)
         call()
         seconds.append(now(device) - start)
     return Cost(median(seconds), peak_memory(call, device))
+
+
+def warm_up(call: Callable[[], Any], device: torch.device) -> None:
+    """Call once; on a GPU until its clocks are up."""
+    call()
+    if device.type == "cuda":
+        begin = now(device)
+        while now(device) - begin < WARM_UP:
+            call()
 
 
 def peak_memory(call: Callable[[], Any], device: torch.device) -> int:

@@ -28,7 +28,7 @@ def add_to(subjects: Any) -> None:
         "match",
         help="matching strategies against the textbook form",
         description="Time and peak extra memory of every matching strategy beside the textbook form (dense matrices, "
-        "one product per rotation) in the same run, on random descriptions of which half correspond. Where the peak of "
+        "one product per rotation) in the same run, on random descriptions of which some correspond. Where the peak of "
         "the device is known, also how many times the floor: all products twice, at that peak.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -39,6 +39,9 @@ def add_to(subjects: Any) -> None:
     match.add_argument("--dim", type=options.positive, default=256, metavar="D", help="their length (256)")
     match.add_argument(
         "--order", type=options.positive, nargs="+", default=[8], metavar="N", help="turns that are tried (8)"
+    )
+    match.add_argument(
+        "--matching", type=options.share, default=0.5, metavar="SHARE", help="of descriptions that correspond (0.5)"
     )
     match.add_argument("--repeats", type=options.positive, default=5, metavar="N", help="the median counts (5)")
     match.add_argument("--strategies", nargs="+", metavar="NAME", help="default: all but tta")
@@ -73,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
         rows.setdefault((num, order), []).extend(_measured(arguments, num, order, name, device))
     reports = []
     for (num, order), measured in rows.items():
-        setting = {"num": num, "dim": arguments.dim, "order": order, **_how(arguments, device), **environment(device)}
+        sizes = {"num": num, "dim": arguments.dim, "order": order, "matching": arguments.matching}
+        setting = {**sizes, **_how(arguments, device), **environment(device)}
         reports.append({**setting, "rows": [_as_json(row) for row in measured]})
         if len(reports) > 1:
             print()
@@ -109,6 +113,7 @@ def _measured(arguments: argparse.Namespace, num: int, order: int, name: str, de
         precision=arguments.precision,
         kernels=arguments.kernels,
         peak=peak_of(environment(device)["device"], arguments.precision, arguments.peak_tflops),
+        matching=arguments.matching,
     )
 
 

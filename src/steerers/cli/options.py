@@ -105,6 +105,17 @@ def above_zero(what: str) -> Callable[[str], float]:
     return parse
 
 
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
+    return value
+
+
 def _whole_number(text: str) -> int:
     """The number, or 0, which no option takes, for what is none."""
     try:

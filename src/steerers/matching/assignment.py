@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import torch
 from torch import Tensor
 
+from steerers.kernel_support import unavailable
 from steerers.matching.similarity import Similarity
 
 if TYPE_CHECKING:
@@ -115,8 +116,6 @@ class Options:
         """Whether the fused kernels are asked for and can run on a device, for similarities that they know."""
         if self.kernels == "tiled" or (self.kernels == "auto" and device.type != "cuda"):
             return False
-        from steerers.matching.configs import unavailable
-
         reason = unavailable(device)
         if reason is None and self.inverse_temperature > SAFE_EXPONENT:
             reason = f"they take inverse temperatures up to {SAFE_EXPONENT:g}, got {self.inverse_temperature:g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -53,3 +54,55 @@ def arrange(representation: Representation) -> tuple[Tensor, Tensor, list[Band]]
         sign += [1.0] * len(xs) + signs
         bands.append(Band(frequency, columns, quadrature))
     return torch.tensor(index), torch.tensor(sign), bands
+
+
+@dataclass(frozen=True, eq=False)
+class Waves:
+    """The waves of s(t), C in all: one for each band, then one more for its quadrature if it has one.
+
+    Attributes:
+        frequency: the k-th wave is cos(frequency t - phase), or a sine.
+        members: which coordinates of the products of rows and columns each adds up.
+        turned: of the two-component bands, the coordinates of columns that their quadrature is made of, and its
+            ``signs``; ``unturned`` the coordinates of rows that it is multiplied with.
+        quadrature_members: which coordinates of those products each wave adds up.
+    """
+
+    frequency: Tensor  # (C,) float64
+    phase: Tensor  # (C,) float64
+    members: Tensor  # (D, C) float64
+    turned: Tensor  # (Q,) int64
+    signs: Tensor  # (Q,) float64
+    unturned: Tensor  # (Q,) int64
+    quadrature_members: Tensor  # (Q, C) float64
+
+
+@lru_cache(maxsize=64)
+def waves(representation: Representation, device: torch.device) -> Waves:
+    """Of the bands that :func:`arrange` makes, on a device, so that few operations make all of them."""
+    index, _, bands = arrange(representation)
+    count = sum(1 + (band.quadrature is not None) for band in bands)
+    length = sum(band.quadrature.stop - band.quadrature.start for band in bands if band.quadrature is not None)
+    frequency, phase = torch.zeros(2, count, dtype=torch.float64)
+    members, quadrature_members = (torch.zeros(size, count, dtype=torch.float64) for size in (len(index), length))
+    turned, signs, unturned = list[int](), list[float](), list[int]()
+    k = 0
+    for band in bands:
+        frequency[k] = band.frequency
+        members[band.columns, k] = 1.0
+        k += 1
+        if band.quadrature is None:
+            continue
+        start, stop = band.columns.start, band.columns.stop
+        half = (stop - start) // 2
+        turned += [*range(start + half, stop), *range(start, start + half)]
+        signs += [1.0] * half + [-1.0] * half
+        unturned += range(start, stop)
+        frequency[k], phase[k] = band.frequency, math.pi / 2
+        quadrature_members[band.quadrature, k] = 1.0
+        k += 1
+    tensors = (
+        frequency, phase, members, torch.tensor(turned, dtype=torch.long), torch.tensor(signs, dtype=torch.float64),
+        torch.tensor(unturned, dtype=torch.long), quadrature_members,
+    )  # fmt: skip
+    return Waves(*(tensor.to(device) for tensor in tensors))

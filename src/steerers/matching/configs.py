@@ -1,21 +1,18 @@
-"""Shapes of tiles for the fused kernels, and where those can run."""
+"""Shapes of tiles for the fused kernels."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import torch
 
+from steerers.kernel_support import capability
 from steerers.matching.assignment import Precision
 from steerers.matching.plans import Plan
 
 SHARED_MEMORY = 128 << 10
 """Bytes that the columns and rows of one program may take if they are kept; Hopper has 227 KiB."""
-LEAST_CAPABILITY = (8, 0)
 
 
 @dataclass(frozen=True)
@@ -49,37 +46,10 @@ ELSEWHERE = Config(64, 64, 32, 4, 2)
 """Fits every GPU that is supported."""
 
 
-def unavailable(device: torch.device) -> str | None:
-    """Why the kernels cannot run on a device, or ``None`` if they can."""
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
-    if interpreted():
-        return None
-    if device.type != "cuda":
-        return f"they need a CUDA device, and the descriptions lie on {device}"
-    if _capability(device) < LEAST_CAPABILITY:
-        return f"{torch.cuda.get_device_name(device)} is older than compute capability {LEAST_CAPABILITY[0]}.0"
-    return None
-
-
-def interpreted() -> bool:
-    """Whether Triton's interpreter stands in for a device, on the CPU."""
-    return os.environ.get("TRITON_INTERPRET", "0") == "1"
-
-
-def _capability(device: torch.device) -> tuple[int, int]:
-    return _capability_of(torch.cuda.current_device() if device.index is None else device.index)
-
-
-@lru_cache
-def _capability_of(index: int) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(index)
-
-
 def config_for(plan: Plan, precision: Precision, device: torch.device) -> Config:
     """The tile for a plan."""
     single = plan.mode == "maximum" and plan.groups == 1
-    hopper = device.type != "cuda" or _capability(device)[0] in (9, 10)  # later ones may have less shared memory
+    hopper = device.type != "cuda" or capability(device)[0] in (9, 10)  # later ones may have less shared memory
     config = HOPPER["cosine" if single else plan.mode, precision] if hopper else ELSEWHERE
     size = (plan.even + plan.odd) * (4 if precision == "exact" else 2)
     if config.keep and size * (config.block_m + config.num_stages * config.block_n) > SHARED_MEMORY:

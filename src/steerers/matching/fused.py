@@ -7,11 +7,11 @@ graph and replayed from then on. Recordings keep memory: see :data:`NUM_RECORDIN
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
 
 from steerers.matching.found import Found, Ordered
@@ -20,15 +20,18 @@ from steerers.matching.problems import Footprint, problems
 from steerers.matching.solver import Task, launch
 
 if TYPE_CHECKING:
-    from steerers.models.graphs import Graphs, Outputs
+    from steerers.graphs import Graphs, Outputs
 
-NUM_RECORDINGS = 8
+NUM_RECORDINGS = 16
 """How many are kept, the latest used."""
+MOST_DECIDED = 256
+"""Sizes for which it is kept in mind whether they may be recorded."""
 RECORDED_INPUTS = 12 << 20
-"""Most bytes of descriptions of a recorded pair, of which the recording has a copy."""
-RECORDED_WORK = 24 << 20
-"""Most bytes that a recorded pair needs at work. Recordings share them: all together keep at most this and, for each,
-its copy of the descriptions and its results: 120 MiB, and some for results."""
+"""Most bytes of descriptions of a recorded pair, of which recordings of its sizes have a copy."""
+RECORDED_WORK = 40 << 20
+"""Most bytes that a recorded pair needs at work. Recordings share them, and those of the same sizes their copy of the
+descriptions: all together keep at most this, a copy for each of the sizes, and some for results; for one size 52 MiB,
+for 16 at most 232."""
 
 
 def solve(operands: Sequence[Operands], task: Task) -> Found:
@@ -40,12 +43,28 @@ def solve(operands: Sequence[Operands], task: Task) -> Found:
 
 def forget_recordings() -> None:
     """Let go of the recorded launches and their memory, on every GPU."""
+    _decided.clear()
     if _recordings.cache_info().currsize:
         _recordings().clear()
 
 
 def _is_recorded(pair: Operands, task: Task) -> bool:
-    """Whether a pair may be recorded: everything goes in one launch of each kernel, and the memory is worth keeping."""
+    """Whether a pair may be recorded; decided once for its sizes."""
+    first, second = pair.descriptions0, pair.descriptions1
+    decided = _decided.setdefault(pair.plan, {})
+    key = (task, first.shape, second.shape, first.itemsize, first.device)
+    if key not in decided:
+        if len(decided) >= MOST_DECIDED:
+            decided.clear()
+        decided[key] = _may_be_recorded(pair, task)
+    return decided[key]
+
+
+_decided: WeakKeyDictionary[Plan, dict[Hashable, bool]] = WeakKeyDictionary()
+
+
+def _may_be_recorded(pair: Operands, task: Task) -> bool:
+    """If everything goes in one launch of each kernel, and the memory is worth keeping."""
     first, second, plan = pair.descriptions0, pair.descriptions1, pair.plan
     n, m = len(first), len(second)
     if not n or not m or pair.matrices is not None or first.nbytes + second.nbytes > RECORDED_INPUTS:
@@ -55,17 +74,13 @@ def _is_recorded(pair: Operands, task: Task) -> bool:
 
 
 def _replayed(pair: Operands, task: Task) -> Found:
-    plan = pair.plan
-    n, m = len(pair.descriptions0), len(pair.descriptions1)
-    whole, device = ((0, n, 0, m),), str(pair.descriptions0.device)
+    first, second, plan = pair.descriptions0, pair.descriptions1, pair.plan
+    whole, device = ((0, len(first), 0, len(second)),), str(first.device)
     # A recording reads these tables: as constants they live as long as it does.
-    tables = (problems(whole, 1, 0, device), problems(whole, plan.alternatives, n, device))
-    stream = torch.cuda.current_stream(pair.descriptions0.device) if pair.descriptions0.is_cuda else None
+    tables = (problems(whole, 1, 0, device), problems(whole, plan.alternatives, len(first), device))
     try:
-        outputs = _recordings()(pair.descriptions0, pair.descriptions1, plan=plan, task=task, tables=tables)
+        outputs = _recordings()(first, second, plan=plan, task=task, tables=tables)
     except RuntimeError as error:
-        if stream is not None:
-            torch.cuda.set_stream(stream)  # a recording that breaks off leaves its own in place
         _give_up(error)
         return launch([pair], task)
     return _found(plan, task, outputs)
@@ -104,6 +119,6 @@ def _outputs(descriptions0: Tensor, descriptions1: Tensor, *, plan: Plan, task: 
 
 @lru_cache(maxsize=1)
 def _recordings() -> Graphs:
-    from steerers.models.graphs import Graphs
+    from steerers.graphs import Graphs
 
     return Graphs(_outputs, NUM_RECORDINGS)

@@ -18,10 +18,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from steerers.matching.bands import Band, arrange
+from steerers.matching.bands import Band, arrange, waves
 from steerers.matching.plans import Operands, alternatives_plan, maximum_plan
 from steerers.matching.similarity import PAIR_CHUNK, RowBlock, Rows, Similarity, as_float, check_finite, float_type
-from steerers.representations import Group
+from steerers.representations import Group, Representation
 from steerers.steerer import Steerer
 
 
@@ -42,10 +42,14 @@ class Harmonics:
         self.dtype = float_type(descriptions0)
 
     @cached_property
-    def _arranged(self) -> tuple[Tensor, Tensor, list[Band]]:
+    def _representation(self) -> Representation:
         representation = self.steerer.representation
         assert representation is not None
-        return arrange(representation if self.order is None else representation.restrict(self.order))
+        return representation if self.order is None else representation.restrict(self.order)
+
+    @property
+    def _arranged(self) -> tuple[Tensor, Tensor, list[Band]]:
+        return arrange(self._representation)
 
     @property
     def bands(self) -> list[Band]:
@@ -80,26 +84,17 @@ class Harmonics:
     @cached_property
     def quadrature(self) -> Tensor:
         """(M, D of the two-component bands)."""
-        parts = []
-        for band in self.bands:
-            if band.quadrature is not None:
-                x, y = self.cols[:, band.columns].chunk(2, dim=1)
-                parts.append(torch.cat([y, -x], dim=1))
-        return torch.cat(parts, dim=1) if parts else self.cols[:, :0]
+        of = waves(self._representation, self.device)
+        return self.cols[:, of.turned].mul_(of.signs)
 
     def basis(self, angles: Tensor, derivative: int = 0) -> Tensor:
         """(L, components) values of every component's wave, or a derivative of it, at L turns; even frequencies first.
 
         Multiplied with the components they give s(t) or its derivative.
         """
-        waves = []
-        for band in self.bands:
-            f = float(band.frequency)
-            phase = angles.double() * f + derivative * math.pi / 2
-            waves.append(f**derivative * torch.cos(phase))
-            if band.quadrature is not None:
-                waves.append(f**derivative * torch.sin(phase))
-        return torch.stack(waves, dim=-1)
+        of = waves(self._representation, angles.device)
+        phase = angles.double()[..., None] * of.frequency + (derivative * math.pi / 2 - of.phase)
+        return phase.cos_().mul_(of.frequency**derivative)
 
     def components(self, rows: Tensor, cols: slice, out: Tensor) -> Tensor:
         """(components, r, c) products C_f and S_f of prepared (r, D) rows with a range of columns, put into ``out``."""
@@ -115,15 +110,12 @@ class Harmonics:
 
     def pair_components(self, i: Tensor, j: Tensor) -> Tensor:
         """(K, components) float64 coefficients of K pairs."""
+        of = waves(self._representation, self.device)
         parts = []
         for a, b in zip(i.split(PAIR_CHUNK), j.split(PAIR_CHUNK), strict=True):
             rows, cols, quadrature = self.rows[a].double(), self.cols[b].double(), self.quadrature[b].double()
-            columns = []
-            for band in self.bands:
-                columns.append((rows[:, band.columns] * cols[:, band.columns]).sum(dim=1))
-                if band.quadrature is not None:
-                    columns.append((rows[:, band.columns] * quadrature[:, band.quadrature]).sum(dim=1))
-            parts.append(torch.stack(columns, dim=1))
+            in_phase = (rows * cols) @ of.members
+            parts.append(in_phase.addmm_(rows[:, of.unturned].mul_(quadrature), of.quadrature_members))
         return torch.cat(parts)
 
 

@@ -31,27 +31,37 @@ def _lengths(base, stride, valid, dim, DIM: tl.constexpr):
 
 
 @triton.jit
-def _coordinates(base, stride, largest, rest, mask, index, weight, step, TWO: tl.constexpr):
-    """(rows, K) compared coordinates: two terms of the unit descriptions."""
-    first = tl.load(base[:, None] + tl.load(index)[None, :] * stride, mask=mask, other=0.0).to(largest.dtype)
-    value = (first / largest[:, None]).to(tl.float32) * tl.load(weight)[None, :]
+def _length(base, stride, dim, DIM: tl.constexpr):
+    """:func:`_lengths` of a single description, as numbers."""
+    largest, rest, bad = _lengths(base + tl.arange(0, 1), stride, tl.full((1,), True, tl.int1), dim, DIM)
+    return tl.sum(largest, axis=0), tl.sum(rest, axis=0), tl.sum(bad, axis=0)
+
+
+@triton.jit
+def _coordinates(base, stride, largest, rest, mask, index, weight, inside, step, TWO: tl.constexpr):
+    """Compared coordinates: two terms of unit descriptions; zero where ``mask`` or ``inside``, that of the tables, is
+    not true. Descriptions and tables come as blocks that are broadcast together."""
+    place = tl.load(index, mask=inside, other=0)
+    first = tl.load(base + place * stride, mask=mask, other=0.0).to(largest.dtype)
+    value = (first / largest).to(tl.float32) * tl.load(weight, mask=inside, other=0.0)
     if TWO:
-        second = tl.load(base[:, None] + tl.load(index + step)[None, :] * stride, mask=mask, other=0.0)
-        value += (second.to(largest.dtype) / largest[:, None]).to(tl.float32) * tl.load(weight + step)[None, :]
-    return value / rest[:, None]
+        place = tl.load(index + step, mask=inside, other=0)
+        second = tl.load(base + place * stride, mask=mask, other=0.0).to(largest.dtype)
+        value += (second / largest).to(tl.float32) * tl.load(weight + step, mask=inside, other=0.0)
+    return value / rest
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def prepare(
     raw, stride_n, stride_d, out, index, weight, table, stats, num_rows, dim,
     SIDE: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, TWO: tl.constexpr,
-    DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Unit descriptions in the coordinates of the plan: (G, rows, K) in the type of ``out``.
+    """Unit descriptions in the coordinates of the plan: (G, rows, K) in the type of ``out``; some of all G K.
 
     The first two of ``stats`` say whether some description of either side is not finite.
     """
-    p, g = tl.program_id(1), tl.program_id(2)
+    p = tl.program_id(1)
     start = tl.load(table + 4 * p + 2 * SIDE).to(tl.int64)
     i = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     valid = i < tl.load(table + 4 * p + 2 * SIDE + 1)
@@ -59,14 +69,17 @@ def prepare(
     largest, rest, bad = _lengths(base, stride_d, valid, dim, DIM)
     if tl.max(bad, axis=0) > 0:
         tl.atomic_max(stats + SIDE, 1)
-    target = out + (g.to(tl.int64) * num_rows + start + i) * WIDTH
-    for k0 in range(0, WIDTH, BLOCK_K):
-        k = k0 + tl.arange(0, BLOCK_K)
-        table_k = g * WIDTH + k
+    for chunk in tl.static_range(CHUNKS):  # unrolled, so that they wait for memory together
+        k = (tl.program_id(2) * CHUNKS + chunk) * BLOCK_K + tl.arange(0, BLOCK_K)
+        inside = (k < GROUPS * WIDTH)[None, :]
+        mask = valid[:, None] & inside
         value = _coordinates(
-            base, stride_d, largest, rest, valid[:, None], index + table_k, weight + table_k, GROUPS * WIDTH, TWO
-        )
-        tl.store(target[:, None] + k[None, :], value.to(out.dtype.element_ty), mask=valid[:, None])
+            base[:, None], stride_d, largest[:, None], rest[:, None], mask, index + k[None, :], weight + k[None, :],
+            inside, GROUPS * WIDTH, TWO,
+        )  # fmt: skip
+        group, coordinate = k // WIDTH, k % WIDTH
+        target = (group.to(tl.int64) * num_rows + start) * WIDTH + coordinate
+        tl.store(out + target[None, :] + i[:, None].to(tl.int64) * WIDTH, value.to(out.dtype.element_ty), mask=mask)
 
 
 # Matches --------------------------------------------------------------------------------------------------------------
@@ -74,57 +87,61 @@ def prepare(
 
 @triton.jit
 def _pair_products(
-    base0, stride0, largest0, rest0, base1, stride1, largest1, rest1, mask,
-    index0, weight0, step0, index1, weight1, step1,
-    STOP: tl.constexpr, TWO0: tl.constexpr, TWO1: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
+    base0, stride0, largest0, rest0, base1, stride1, largest1, rest1,
+    index0, weight0, step0, index1, weight1, step1, WIDTH: tl.constexpr, STOP: tl.constexpr, GROUPS: tl.constexpr,
+    TWO0: tl.constexpr, TWO1: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """(BLOCK,) products of pairs of descriptions over ``STOP`` of the compared coordinates."""
-    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    """(BLOCK_G,) products of one pair of descriptions over ``STOP`` of the compared coordinates, for every group."""
+    g = tl.arange(0, BLOCK_G)[:, None]
+    total = tl.zeros((BLOCK_G,), dtype=tl.float32)
     for start in range(0, STOP, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        row = _coordinates(base0, stride0, largest0, rest0, mask[:, None], index0 + k, weight0 + k, step0, TWO0)
-        col = _coordinates(base1, stride1, largest1, rest1, mask[:, None], index1 + k, weight1 + k, step1, TWO1)
+        k = (start + tl.arange(0, BLOCK_K))[None, :]
+        inside = (g < GROUPS) & (k < STOP)
+        at = g * WIDTH + k
+        row = _coordinates(
+            base0, stride0, largest0, rest0, inside, index0 + at, weight0 + at, inside, step0, TWO0
+        )  # fmt: skip
+        col = _coordinates(
+            base1, stride1, largest1, rest1, k < STOP, index1 + k, weight1 + k, k < STOP, step1, TWO1
+        )  # fmt: skip
         total += tl.sum(row * col, axis=1)
     return total
 
 
 @triton.jit
-def _pair_scores(
-    base0, stride0, base1, stride1, mask, index0, weight0, index1, weight1, dim,
+def _pair_score(
+    base0, stride0, base1, stride1, index0, weight0, index1, weight1, dim,
     MODE: tl.constexpr, GROUPS: tl.constexpr, TABLES: tl.constexpr, EVEN: tl.constexpr, ODD: tl.constexpr,
-    TWO0: tl.constexpr, TWO1: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
+    TWO0: tl.constexpr, TWO1: tl.constexpr, DIM: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """(BLOCK,) cosines of pairs from the descriptions themselves, at which turn, and the last even and odd product."""
-    largest0, rest0, _ = _lengths(base0, stride0, mask, dim, DIM)
-    largest1, rest1, _ = _lengths(base1, stride1, mask, dim, DIM)
+    """The cosine of one pair from the descriptions themselves, at which turn, and its even and odd product there."""
+    largest0, rest0, _ = _length(base0, stride0, dim, DIM)
+    largest1, rest1, _ = _length(base1, stride1, dim, DIM)
     step0: tl.constexpr = TABLES * (EVEN + ODD)
     step1: tl.constexpr = 2 * EVEN if MODE == "modulus" else EVEN + ODD
     odd_start: tl.constexpr = 0 if MODE == "modulus" else EVEN  # of the rows; the quadrature is one of columns
     odd_stop: tl.constexpr = EVEN if MODE == "modulus" else ODD
-    score = tl.full((BLOCK,), -2.0, dtype=tl.float32)
-    which = tl.zeros((BLOCK,), dtype=tl.int32)
-    even = tl.zeros((BLOCK,), dtype=tl.float32)
-    odd = tl.zeros((BLOCK,), dtype=tl.float32)
-    for g in range(GROUPS):
-        at = g * (EVEN + ODD)
-        even = _pair_products(
-            base0, stride0, largest0, rest0, base1, stride1, largest1, rest1, mask,
-            index0 + at, weight0 + at, step0, index1, weight1, step1, EVEN, TWO0, TWO1, BLOCK, BLOCK_K,
+    g = tl.arange(0, BLOCK_G)
+    even = _pair_products(
+        base0, stride0, largest0, rest0, base1, stride1, largest1, rest1, index0, weight0, step0,
+        index1, weight1, step1, EVEN + ODD, EVEN, GROUPS, TWO0, TWO1, BLOCK_G, BLOCK_K,
+    )  # fmt: skip
+    odd = tl.zeros((BLOCK_G,), dtype=tl.float32)
+    value = even
+    if MODE != "maximum":
+        odd = _pair_products(
+            base0, stride0, largest0, rest0, base1, stride1, largest1, rest1, index0 + odd_start, weight0 + odd_start,
+            step0, index1 + EVEN, weight1 + EVEN, step1, EVEN + ODD, odd_stop, GROUPS, TWO0, TWO1, BLOCK_G, BLOCK_K,
         )  # fmt: skip
-        value = even
-        if MODE != "maximum":
-            at += odd_start
-            odd = _pair_products(
-                base0, stride0, largest0, rest0, base1, stride1, largest1, rest1, mask, index0 + at, weight0 + at,
-                step0, index1 + EVEN, weight1 + EVEN, step1, odd_stop, TWO0, TWO1, BLOCK, BLOCK_K,
-            )  # fmt: skip
-        if MODE == "modulus":
-            value = tl.sqrt(even * even + odd * odd)
-        if MODE == "paired":
-            value += tl.abs(odd)
-        which = tl.where(value > score, tl.where(odd >= 0, g, g + GROUPS), which)
-        score = tl.maximum(score, value)
-    return score, which, even, odd
+    if MODE == "modulus":
+        value = tl.sqrt(even * even + odd * odd)
+    if MODE == "paired":
+        value += tl.abs(odd)
+    value = tl.where(g < GROUPS, value, -2.0)
+    score = tl.max(value, axis=0)
+    first = tl.min(tl.where(value == score, g, GROUPS - 1), axis=0)
+    even, odd = tl.sum(tl.where(g == first, even, 0.0), axis=0), tl.sum(tl.where(g == first, odd, 0.0), axis=0)
+    return score, tl.where(odd >= 0, first, first + GROUPS), even, odd
 
 
 @triton.jit
@@ -140,16 +157,15 @@ def finish(
     scale, threshold, first, n_max, m_max, num_rows, dim,
     MODE: tl.constexpr, GROUPS: tl.constexpr, TABLES: tl.constexpr, EVEN: tl.constexpr, ODD: tl.constexpr,
     TURNS: tl.constexpr, TWO0: tl.constexpr, TWO1: tl.constexpr,
-    DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
+    DIM: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Mutual maxima with their score once more, in float32 from the descriptions themselves.
+    """One row: if its maximum is mutual, the score once more, in float32 from the descriptions themselves.
 
     ``stats`` holds two flags and then, for each problem, the number of matches, the sum of their probabilities, and the
     same for each turn; ``turn`` the number of the turn, or for ``modulus`` the complex product. What is found of
     problem p is put at ``first + p``.
     """
-    p = tl.program_id(1)
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    i, p = tl.program_id(0), tl.program_id(1)
     alternative = p % (TABLES // GROUPS)
     row_start, n = tl.load(table + 4 * p) - alternative * num_rows, tl.load(table + 4 * p + 1)
     col_start = tl.load(table + 4 * p + 2)
@@ -157,34 +173,38 @@ def finish(
     key = tl.load(row_best + row_at, mask=i < n, other=NOBODY)
     found = key != NOBODY
     j = tl.where(found, _index_of(key), 0)
-    found = found & (_index_of(tl.load(col_best + col_at + j, mask=found, other=NOBODY)) == i)
-    table_at = alternative * GROUPS * (EVEN + ODD)
-    cosine, which, even, odd = _pair_scores(
-        raw0 + (row_start + i).to(tl.int64) * stride0_n, stride0_d, raw1 + (col_start + j) * stride1_n, stride1_d,
-        found, index0 + table_at, weight0 + table_at, index1, weight1, dim,
-        MODE, GROUPS, TABLES, EVEN, ODD, TWO0, TWO1, DIM, BLOCK, BLOCK_K,
-    )  # fmt: skip
-    score = cosine * scale
-    row_log = tl.load(row_logs + row_at, mask=found, other=0.0)
-    col_log = tl.load(col_logs + col_at + j, mask=found, other=0.0)
-    # The sums hold this pair's term from the tile, rounded: the better one takes its place.
-    rounded, term = tl.exp2((_value_of(key) + row_log + col_log) * 0.5), tl.exp2(score)
-    row_log, col_log = _replaced(row_log, rounded, term), _replaced(col_log, rounded, term)
-    value = tl.minimum(tl.exp2(2 * score - row_log - col_log), 1.0)
-    found = found & (value > threshold)
+    mutual = _index_of(tl.load(col_best + col_at + j, mask=found, other=NOBODY)) == i
     out_at = (first + p).to(tl.int64) * n_max + i
-    tl.store(probability + out_at, tl.where(found, value, -1.0), mask=i < n_max)
-    tl.store(partner + out_at, j, mask=i < n_max)
-    mine = stats + 2 + (first + p) * (2 + TURNS)
-    fixed = tl.where(found, (value * FIXED).to(tl.int64), 0)
-    tl.atomic_add(mine, tl.sum(found.to(tl.int64), axis=0))
-    tl.atomic_add(mine + 1, tl.sum(fixed, axis=0))
-    if TURNS > 0:
-        tl.store(turn + out_at, which, mask=i < n_max)
-        tl.atomic_add(mine + 2 + which, fixed, mask=found)
-    if MODE == "modulus":
-        tl.store(turn + 2 * out_at, even, mask=i < n_max)
-        tl.store(turn + 2 * out_at + 1, odd, mask=i < n_max)
+    if found & mutual:
+        table_at = alternative * GROUPS * (EVEN + ODD)
+        cosine, which, even, odd = _pair_score(
+            raw0 + (row_start + i).to(tl.int64) * stride0_n, stride0_d, raw1 + (col_start + j) * stride1_n, stride1_d,
+            index0 + table_at, weight0 + table_at, index1, weight1, dim,
+            MODE, GROUPS, TABLES, EVEN, ODD, TWO0, TWO1, DIM, BLOCK_G, BLOCK_K,
+        )  # fmt: skip
+        score = cosine * scale
+        row_log, col_log = tl.load(row_logs + row_at), tl.load(col_logs + col_at + j)
+        # The sums hold this pair's term from the tile, rounded: the better one takes its place.
+        rounded, term = tl.exp2((_value_of(key) + row_log + col_log) * 0.5), tl.exp2(score)
+        row_log, col_log = _replaced(row_log, rounded, term), _replaced(col_log, rounded, term)
+        value = tl.minimum(tl.exp2(2 * score - row_log - col_log), 1.0)
+        tl.store(probability + out_at, tl.where(value > threshold, value, -1.0))
+        tl.store(partner + out_at, j)
+        if MODE == "modulus":
+            tl.store(turn + 2 * out_at, even)
+            tl.store(turn + 2 * out_at + 1, odd)
+        if TURNS > 0:
+            tl.store(turn + out_at, which)
+        if value > threshold:
+            mine = stats + 2 + (first + p) * (2 + TURNS)
+            fixed = (value * FIXED).to(tl.int64)
+            tl.atomic_add(mine, 1)
+            tl.atomic_add(mine + 1, fixed)
+            if TURNS > 0:
+                tl.atomic_add(mine + 2 + which, fixed)
+    else:
+        tl.store(probability + out_at, -1.0)
+        tl.store(partner + out_at, 0)
 
 
 @triton.jit(do_not_specialize=["first", "n_max"])

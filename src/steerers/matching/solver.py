@@ -27,8 +27,12 @@ SLACK = {"default": 0.05, "exact": 1e-3}
 """How far a bound may be off in log2 P through rounding: generous, since it only costs visits."""
 LEAST_BUDGET = 4 << 20
 """What is left for prepared rows and sums of tiles in any case."""
-FINISHED_AT_ONCE = 8
-"""Rows of one program that makes matches of maxima."""
+PREPARED_AT_ONCE, PREPARED_WIDTH = 4, 256
+"""Rows of a program that prepares descriptions, and coordinates that it makes at a time: few, so that many programs
+wait for memory together. The best found on an H200 for N = 5000, as is the following."""
+MOST_UNROLLED = 4
+FINISHED_AT_ONCE = 512
+"""Coordinates of all turns that a program multiplies at a time when it makes a match of a maximum."""
 LOG2_E = 1 / math.log(2)
 
 
@@ -176,13 +180,15 @@ class Solver:
 
         out = torch.empty(table.groups, len(raw), table.width, dtype=self.footprint.dtype, device=raw.device)
         block_d = _power_of_two(raw.shape[1])
-        block_n = min(16, max(1, 4096 // block_d))
+        block_n = min(PREPARED_AT_ONCE, max(1, 4096 // block_d))
         longest = max(pair[2 * side + 1] for pair in pairs)
-        row_kernels.prepare[(cdiv(longest, block_n), len(pairs), table.groups)](
+        chunks = cdiv(table.groups * table.width, PREPARED_WIDTH)
+        parts = cdiv(chunks, MOST_UNROLLED)
+        row_kernels.prepare[(cdiv(longest, block_n), len(pairs), parts)](
             raw, raw.stride(0), raw.stride(1), out, table.index, table.weights,
             problems(pairs, 1, 0, str(raw.device)), self.found.stats, len(raw), raw.shape[1],
             SIDE=side, GROUPS=table.groups, WIDTH=table.width, TWO=table.two,
-            DIM=block_d, BLOCK_N=block_n, BLOCK_K=math.gcd(table.width, 128), num_warps=4,
+            DIM=block_d, BLOCK_N=block_n, BLOCK_K=PREPARED_WIDTH, CHUNKS=cdiv(chunks, parts), num_warps=4,
         )  # fmt: skip
         return out
 
@@ -240,8 +246,9 @@ class Solver:
         from steerers.matching import row_kernels
 
         plan, found, rows, cols = self.plan, self.found, job.rows, self.plan.cols
-        n_max, block = found.probability.shape[1], FINISHED_AT_ONCE
-        row_kernels.finish[(cdiv(n_max, block), job.problems)](
+        n_max, groups = found.probability.shape[1], _power_of_two(plan.groups)
+        width = min(_power_of_two(max(plan.even, plan.odd)), max(16, FINISHED_AT_ONCE // groups))
+        row_kernels.finish[(n_max, job.problems)](
             job.raw0, *job.raw0.stride(), job.raw1, *job.raw1.stride(),
             rows.index, rows.weights, cols.index, cols.weights,
             problems(job.pairs, job.alternatives, len(job.raw0), str(job.raw0.device)),
@@ -250,7 +257,7 @@ class Solver:
             self.scale, self.task.threshold, job.first, n_max, m_max, len(job.raw0), job.raw0.shape[1],
             MODE=plan.mode, GROUPS=plan.groups, TABLES=rows.groups, EVEN=plan.even, ODD=plan.odd,
             TURNS=len(plan.turns), TWO0=rows.two, TWO1=cols.two,
-            DIM=_power_of_two(job.raw0.shape[1]), BLOCK=block, BLOCK_K=math.gcd(plan.even, plan.odd, 128), num_warps=4,
+            DIM=_power_of_two(job.raw0.shape[1]), BLOCK_G=groups, BLOCK_K=width, num_warps=1,
         )  # fmt: skip
 
 

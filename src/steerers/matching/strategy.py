@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
@@ -45,7 +46,7 @@ class Strategy(ABC):
     def __post_init__(self) -> None:
         _ = self.options  # which checks them
 
-    @property
+    @cached_property
     def options(self) -> Options:
         """Of the assignment."""
         return Options(self.inverse_temperature, self.threshold, self.tile, self.kernels, self.precision, self.graphs)

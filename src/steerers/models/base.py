@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from steerers.features import Keypoints
@@ -72,10 +73,10 @@ class BatchExtractor(Extractor):
     :meth:`describe_batch`, which it implements."""
 
     def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
-        return self.extract(image, num_keypoints=num_keypoints, mask=mask)[0]
+        return _apart(self.extract(image, num_keypoints=num_keypoints, mask=mask)[0])
 
     def detect_batch(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
-        return [found for found, _ in self.extract_batch(images, num_keypoints=num_keypoints, masks=masks)]
+        return [_apart(found) for found, _ in self.extract_batch(images, num_keypoints=num_keypoints, masks=masks)]
 
     def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         check_image(image)
@@ -86,6 +87,11 @@ class BatchExtractor(Extractor):
         check_mask(mask, image.shape[-2:])
         masks = None if mask is None else mask[None]
         return self.extract_batch(image[None], num_keypoints=num_keypoints, masks=masks)[0]
+
+
+def _apart(keypoints: Keypoints) -> Keypoints:
+    """In memory of their own: what a network made together with them, as descriptions, can then be let go."""
+    return keypoints.select(torch.arange(len(keypoints), device=keypoints.xy.device))
 
 
 class Combined(Extractor):

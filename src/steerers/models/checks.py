@@ -44,6 +44,14 @@ def check_mask(mask: Tensor | None, shape: Sequence[int]) -> None:
         raise ValueError(f"mask must have the image's shape {tuple(shape)}, got {tuple(mask.shape)}")
 
 
+def check_batch(images: Tensor, num_keypoints: int, masks: Tensor | None, smallest: int = 1) -> tuple[Tensor, ...]:
+    """Refuse what cannot be meant of images, a number of keypoints and masks; the images, and masks beside them."""
+    check_images(images, smallest)
+    check_count(num_keypoints)
+    check_mask(masks, (len(images), *images.shape[-2:]))
+    return (images,) if masks is None else (images, masks.to(images.device))
+
+
 def check_keypoints(keypoints: Sequence[Keypoints], images: Tensor) -> None:
     """Refuse keypoints of more or fewer images than are given."""
     if len(keypoints) != len(images):

@@ -53,7 +53,7 @@ class CompactConfig:
 SAMPLING = KeypointSampling(coverage=False, nms_size=5, subpixel=True, border=4)
 MEAN, DEVIATION = 0.45, 0.25  # of the channels of photographs, roughly
 CELL = 8  # pixels
-_FLATTEST = (2 - 1 / 6) / 255  # two levels of 8 bits, less half of what their mean over channels is a multiple of
+FLATTEST = (2 - 1 / 6) / 255  # two levels of 8 bits, less half of what their mean over channels is a multiple of
 
 
 class FeatureMaps(NamedTuple):
@@ -156,7 +156,7 @@ def textured_cells(images: Tensor, *, ceil: bool = False) -> Tensor:
     """:func:`textured` for whole cells, of images of a multiple of their size unless parts of cells count too."""
     grey = images.mean(dim=1, keepdim=True)
     extremes = F.max_pool2d(torch.cat((grey, -grey), dim=1), CELL, ceil_mode=ceil)  # (B, 2, H / 8, W / 8)
-    return F.max_pool2d(extremes, 3, stride=1, padding=1).sum(dim=1) >= _FLATTEST
+    return F.max_pool2d(extremes, 3, stride=1, padding=1).sum(dim=1) >= FLATTEST
 
 
 class Describer(nn.Module):

@@ -23,12 +23,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from steerers.features import Keypoints
+from steerers.graphs import Graphs
 from steerers.models import fused
 from steerers.models.base import Descriptor, Detector
-from steerers.models.checks import check_count, check_image, check_images, check_keypoints, check_mask
+from steerers.models.checks import check_batch, check_image, check_images, check_keypoints, check_mask
 from steerers.models.dedode import PATCH, SMALLEST, DedodeDescriptor, DedodeDetector, DedodeNetwork, to_patches
 from steerers.models.folding import Linear, fold
-from steerers.models.graphs import Graphs
 from steerers.models.sampling import KeypointSampling, choose_keypoints, stack_points
 from steerers.models.stencils import Size, Stencil, make_stencil
 
@@ -275,10 +275,7 @@ class FastDedodeDetector(_Network, Detector):
 
     def detect_batch(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
         """As :meth:`detect`, for (B, 3, H, W) images with (B, H, W) masks."""
-        check_images(images, SMALLEST)
-        check_count(num_keypoints)
-        check_mask(masks, (len(images), *images.shape[-2:]))
-        given = (images,) if masks is None else (images, masks.to(images.device))
+        given = check_batch(images, num_keypoints, masks, SMALLEST)
         xy, scores, counts, total = self._graphs(*given, num_keypoints=num_keypoints, sampling=self.sampling)
         *many, finite = torch.cat((counts, total.isfinite()[None])).tolist()  # one wait for the GPU
         self._check(bool(finite), "logits")

@@ -52,7 +52,7 @@ def weigh(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 @triton.jit
 def _stem(
     images, mean, scale, weights, bias, out, H, W, stride_b, stride_c, stride_y, stride_x,
-    C: tl.constexpr, TILE: tl.constexpr,
+    weight_o, weight_c, weight_y, weight_x, C: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     columns = tl.program_id(0) * TILE + tl.arange(0, TILE)
     y, image = tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -66,7 +66,8 @@ def _stem(
     values = (values - tl.load(mean + colour)[None, :]) * tl.load(scale + colour)[None, :]
     values = tl.where(valid, values, 0.0).to(out.dtype.element_ty)
     channels = tl.arange(0, C)
-    matrix = tl.load(weights + inputs[:, None] * C + channels[None, :])
+    places = (colour * weight_c + (dy + 1) * weight_y + (dx + 1) * weight_x)[:, None] + channels[None, :] * weight_o
+    matrix = tl.load(weights + places, mask=(inputs < 27)[:, None], other=0.0)
     result = tl.dot(values, matrix) + tl.load(bias + channels).to(tl.float32)[None, :]
     places = ((image * H + y) * W + columns)[:, None] * C + channels[None, :]
     result = relu(result).to(out.dtype.element_ty)
@@ -79,16 +80,17 @@ def stem(images: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tens
     Args:
         images: (B, 3, H, W) of any float dtype and strides.
         mean, scale: (3,) float32.
-        weight: (32, C), rows by colour, row and column, the last five zero, in the dtype of the result.
+        weight: (C, 3, 3, 3) of any strides, in the dtype of the result.
         bias: (C,).
     """
     batch, _, height, width = images.shape
-    channels = weight.shape[1]
+    channels = weight.shape[0]
     shape = (batch, channels, height, width)
     out = torch.empty(shape, dtype=weight.dtype, device=images.device, memory_format=torch.channels_last)
     tile = 128
     grid = (triton.cdiv(width, tile), height, batch)
     _stem[grid](
-        images, mean, scale, weight, bias, out, height, width, *images.stride(), channels, tile, num_warps=4
+        images, mean, scale, weight, bias, out, height, width, *images.stride(), *weight.stride(), channels, tile,
+        num_warps=4,
     )  # fmt: skip
     return out

@@ -14,6 +14,7 @@ from steerers.models.compact import Compact
 from steerers.models.compact_fast import FastCompact
 from steerers.models.dedode import DedodeDescriptor, DedodeDetector
 from steerers.models.dedode_fast import FastDedodeDescriptor, FastDedodeDetector
+from steerers.models.pyramid_fast import FastPyramid
 from steerers.models.scales import Pyramid
 
 FAST = (FastCompact, FastDedodeDescriptor, FastDedodeDetector)
@@ -31,7 +32,11 @@ def for_inference(extractor: Extractor, dtype: torch.dtype = torch.float32, *, g
         return FastCompact(extractor, dtype, graphs=graphs)
     if isinstance(extractor, Pyramid):
         inner = for_inference(extractor.extractor, dtype, graphs=graphs * len(extractor.scales))  # each has its size
-        return extractor if inner is extractor.extractor else Pyramid(inner, extractor.scales)
+        if inner is extractor.extractor:
+            return extractor
+        if isinstance(inner, FastCompact):
+            return FastPyramid(inner, extractor.scales, graphs=graphs)
+        return Pyramid(inner, extractor.scales)
     if isinstance(extractor, Combined):
         parts = _detector(extractor.detector, dtype, graphs), _descriptor(extractor.descriptor, dtype, graphs)
         same = parts[0] is extractor.detector and parts[1] is extractor.descriptor

@@ -7,15 +7,13 @@ Triton works those of :mod:`steerers.models.kernels`, :mod:`steerers.models.end_
 
 from __future__ import annotations
 
-import importlib.util
-import warnings
-from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from steerers.kernel_support import capable, unavailable
 from steerers.models import stencils
 from steerers.models.stencils import Size, Stencil
 
@@ -23,42 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HALF = (torch.float16, torch.bfloat16)
-_LEAST_CAPABILITY = (8, 0)
 _FEW = (16, 32)  # channels of convolutions that the kernel for few does faster
 _JOINED = (16, 32, 64)  # channels for which a depthwise and a pointwise convolution are faster in one kernel
 _DEPTHWISE_TILE = 64  # channels that the kernel for a depthwise convolution alone does at once
 _LEAST, _WIDEST = 16, 128  # channels for which the entry to a scale can be, and fits, in one kernel
 
 
-@cache
-def _capable(device: torch.device) -> bool:
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
-
-
-@cache
-def _compiles(device: torch.device) -> bool:
-    """Whether Triton is installed and can compile and launch kernels, for which it needs a C compiler; tried once."""
-    if importlib.util.find_spec("triton") is None:
-        return False
-    try:
-        from steerers.models import kernels
-
-        kernels.try_out(device)
-    except Exception as error:  # whatever a compiler or a driver may raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        warnings.warn(
-            f"Triton is installed but does not work on {device}, so that networks run on PyTorch's own kernels, which "
-            f"is slower: {reason}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return False
-    return True
-
-
 def has_kernels(device: torch.device) -> bool:
     """Whether the kernels run on a device."""
-    return device.type == "cuda" and _capable(device) and _compiles(device)
+    return device.type == "cuda" and unavailable(device) is None
 
 
 def uses_kernels(x: Tensor) -> bool:
@@ -68,7 +39,7 @@ def uses_kernels(x: Tensor) -> bool:
 
 def _uses_cudnn(x: Tensor, weight: Tensor) -> bool:
     """Whether cuDNN convolves and does what follows in one kernel."""
-    return x.is_cuda and x.dtype in _HALF and _capable(x.device) and weight.shape[0] % 8 == weight.shape[1] % 8 == 0
+    return x.is_cuda and x.dtype in _HALF and capable(x.device) and weight.shape[0] % 8 == weight.shape[1] % 8 == 0
 
 
 def channels_last(x: Tensor) -> Tensor:
@@ -103,7 +74,7 @@ def stem(images: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tens
     if uses_kernels(weight) and len(weight) >= _LEAST and _is_power_of_two(len(weight)):
         from steerers.models import end_kernels
 
-        return end_kernels.stem(images, mean, scale, F.pad(weight.flatten(1), (0, 5)).mT.contiguous(), bias)
+        return end_kernels.stem(images, mean, scale, weight, bias)
     normalised = ((images - mean.view(3, 1, 1)) * scale.view(3, 1, 1)).to(weight.dtype)
     return conv_relu(channels_last(normalised), weight, bias)
 

@@ -8,7 +8,6 @@ Importing this needs Triton; :mod:`steerers.models.fused` chooses between these 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import cache
 from typing import NamedTuple
 
@@ -22,24 +21,6 @@ from torch import Tensor
 def relu(x):
     """The ReLU, of which NaN is NaN: the maximum alone would hide it."""
     return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
-def _store_one(out):
-    tl.store(out, 1.0)
-
-
-def try_out(device: torch.device) -> None:
-    """Compile and launch something trivial, to see whether that can be done on a device.
-
-    Raises:
-        Exception: whatever Triton, the compiler or the driver does not like.
-    """
-    out = torch.zeros(1, device=device)
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        _store_one[(1,)](out)
-    if float(out) != 1:
-        raise RuntimeError("a kernel ran and left no trace")
 
 
 # Depthwise 5 x 5 ------------------------------------------------------------------------------------------------------

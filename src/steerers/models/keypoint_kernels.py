@@ -14,7 +14,8 @@ _ROWS = 8
 
 
 @triton.jit
-def _at(logits, image, row, column, H, W):
+def at(logits, image, row, column, H, W):
+    """The map that begins at ``image``; -inf outside."""
     width = tl.where((row >= 0) & (row < H), W, 0)
     return tl.load(logits + image + row * W + column, mask=(column >= 0) & (column < width), other=float("-inf"))
 
@@ -31,12 +32,12 @@ def _peaks(
     total = tl.zeros((TILE,), tl.float32)
     for step in range(ROWS):
         row = tl.program_id(1) * ROWS + step
-        centre = _at(logits, image, row, column, H, W)
+        centre = at(logits, image, row, column, H, W)
         best = centre
         for dy in tl.static_range(-RADIUS, RADIUS + 1):
             for dx in tl.static_range(-RADIUS, RADIUS + 1):
                 if dx != 0 or dy != 0:
-                    best = tl.maximum(best, _at(logits, image, row + dy, column + dx, H, W))
+                    best = tl.maximum(best, at(logits, image, row + dy, column + dx, H, W))
         inside = column < tl.where(row < H, W, 0)
         right = tl.where((row >= border) & (row < H - border), W - border, 0)
         allowed = (centre == best) & (column >= border) & (column < right)
@@ -79,18 +80,20 @@ def peaks(logits: Tensor, masks: Tensor | None, size: int, border: int) -> tuple
 
 @triton.jit
 def _place(
-    logits, best, totals, xy, scores, count, parts, H, W, inverse, RADIUS: tl.constexpr, SIDE: tl.constexpr,
-    PARTS: tl.constexpr, TILE: tl.constexpr,
+    logits, best, values, places, totals, xy, scores, count, cells, parts, H, W, inverse, share,
+    CHOSEN: tl.constexpr, RADIUS: tl.constexpr, SIDE: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     point = tl.program_id(0) * TILE + tl.arange(0, TILE)
     real = point < count
     image = tl.program_id(1).to(tl.int64)
     index = tl.load(best + image * count + point, mask=real, other=0)
+    if CHOSEN:
+        index = tl.load(places + image * cells + index, mask=real, other=0).to(tl.int64)
     column, row = (index % W).to(tl.int32), (index // W).to(tl.int32)
     step = tl.arange(0, SIDE)
     dx, dy = step % (2 * RADIUS + 1) - RADIUS, step // (2 * RADIUS + 1) - RADIUS
     x, y = column[:, None] + dx[None, :], row[:, None] + dy[None, :]
-    window = _at(logits, image * H * W, tl.where(dy <= RADIUS, y, -1), x, H, W) * inverse
+    window = at(logits, image * H * W, tl.where(dy <= RADIUS, y, -1), x, H, W) * inverse
     weights = tl.exp(window - tl.max(window, axis=1)[:, None])
     whole = tl.sum(weights, axis=1)
     to = xy + (image * count + point) * 2
@@ -101,18 +104,33 @@ def _place(
     most = tl.max(logs, axis=0)
     total = most + tl.log(tl.sum(tl.exp(logs - most), axis=0))
     score = tl.exp(tl.load(logits + image * H * W + index, mask=real, other=0.0) - total)
-    tl.store(scores + image * count + point, score, mask=real)
+    value = tl.load(values + image * count + point, mask=real, other=0.0)
+    # Not score - score == 0, which together with the product below would be one operation that does not round.
+    filling = (value == float("-inf")) & (score < float("inf"))
+    tl.store(scores + image * count + point, tl.where(filling, -1.0, score * share), mask=real)
 
 
-def place(logits: Tensor, best: Tensor, totals: Tensor, size: int, temperature: float) -> tuple[Tensor, Tensor]:
+def place(
+    logits: Tensor,
+    values: Tensor,
+    best: Tensor,
+    totals: Tensor,
+    size: int,
+    temperature: float,
+    places: Tensor | None = None,
+    share: float = 1.0,
+) -> tuple[Tensor, Tensor]:
     """(B, N, 2) means of windows, weighted by the softmax of their logits, and (B, N) probabilities of the centres.
 
     Args:
         logits: (B, H, W) float32, contiguous.
-        best: (B, N) int64, the pixels counted row by row.
-        totals: (B, P), as :func:`peaks` gives them.
+        values: (B, N) by which they were chosen; where that is -inf the probability is -1.
+        best: (B, N) int64, the pixels counted row by row, or where they are found in ``places``.
+        totals: (B, P), as :func:`peaks` gives them; if one is NaN, so are all probabilities.
         size: side of a window, odd; 1 leaves pixels where they are.
         temperature: by which logits are divided in a window.
+        places: (B, C) int32, pixels.
+        share: by which probabilities are multiplied.
     """
     batch, height, width = logits.shape
     count = best.shape[1]
@@ -120,7 +138,8 @@ def place(logits: Tensor, best: Tensor, totals: Tensor, size: int, temperature: 
     scores = torch.empty((batch, count), dtype=torch.float32, device=logits.device)
     side, tile, parts = triton.next_power_of_2(size**2), 16, totals.shape[1]
     _place[(triton.cdiv(count, tile), batch)](
-        logits, best, totals, xy, scores, count, parts, height, width, 1 / temperature, size // 2, side,
-        triton.next_power_of_2(parts), tile, num_warps=4,
+        logits, best, values, best if places is None else places, totals, xy, scores, count,
+        0 if places is None else places.shape[1], parts, height, width, 1 / temperature, share, places is not None,
+        size // 2, side, triton.next_power_of_2(parts), tile, num_warps=4,
     )  # fmt: skip
     return xy, scores

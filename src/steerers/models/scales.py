@@ -45,13 +45,13 @@ class Pyramid(BatchExtractor):
         full size."""
         check_keypoints(keypoints, images)
         descriptions = [found.xy.new_zeros(len(found), self.dim) for found in keypoints]
-        scales = self._scales_for(images)
+        scales = self.scales_for(images)
         found_at = [_nearest(found, scales) for found in keypoints]
         for index, scale in enumerate(scales):
             here = [places == index for places in found_at]
             if index > 0 and not any(bool(chosen.any()) for chosen in here):
                 continue
-            level = _shrink(images, scale)
+            level = shrink(images, scale)
             chosen = [
                 Keypoints(_moved(found.xy[which], images, level), found.scores[which])
                 for found, which in zip(keypoints, here, strict=True)
@@ -67,27 +67,34 @@ class Pyramid(BatchExtractor):
         """The best keypoints of all scales of each image, in its pixels, and their descriptions."""
         check_mask(masks, (len(images), *images.shape[-2:]))
         by_scale = []
-        for scale in self._scales_for(images):
-            level = _shrink(images, scale)
-            allowed = None if masks is None else _shrink_masks(masks, level)
+        for scale in self.scales_for(images):
+            level = shrink(images, scale)
+            allowed = None if masks is None else shrink_masks(masks, level)
             found = self.extractor.extract_batch(level, num_keypoints=num_keypoints, masks=allowed)
             by_scale.append([(_enlarged(keypoints, level, images, scale), d) for keypoints, d in found])
         return [_best(parts, num_keypoints) for parts in zip(*by_scale, strict=True)]
 
-    def _scales_for(self, images: Tensor) -> list[float]:
+    def scales_for(self, images: Tensor) -> list[float]:
+        """Those that do not make images of their size too small."""
         shortest = min(images.shape[-2:])
         return [scale for scale in self.scales if scale == 1 or scale * shortest >= SMALLEST]
 
 
-def _shrink(images: Tensor, scale: float) -> Tensor:
+def shrunk_size(images: Tensor, scale: float) -> tuple[int, int]:
+    """(height, width) of images at a scale."""
+    height, width = (round(extent * scale) for extent in images.shape[-2:])
+    return height, width
+
+
+def shrink(images: Tensor, scale: float) -> Tensor:
     """(B, 3, H, W) images at a scale."""
     if scale == 1:
         return images
-    size = [round(extent * scale) for extent in images.shape[-2:]]
+    size = list(shrunk_size(images, scale))
     return F.interpolate(images, size, mode="bilinear", antialias=True, align_corners=False)
 
 
-def _shrink_masks(masks: Tensor, level: Tensor) -> Tensor:
+def shrink_masks(masks: Tensor, level: Tensor) -> Tensor:
     """(B, H, W) masks at the size of a level, whose pixels are allowed only if all that they overlap are."""
     if masks.shape[-2:] == level.shape[-2:]:
         return masks

@@ -7,13 +7,16 @@ import pickle
 import weakref
 from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from steerers.models.graphs import NUM_MET, Graphs
+from steerers.graphs import NUM_MET, PATIENCE, Graphs, Packed
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -76,6 +79,39 @@ def test_a_copy_of_a_module_calls_itself(copied: object) -> None:
     assert other.graphs(torch.ones(1))[0] == 5
 
 
+DTYPES = [torch.float16, torch.float32, torch.float64, torch.int32, torch.int64, torch.bool]
+
+
+@given(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3)), min_size=1, max_size=6))
+def test_packed_tensors_come_back(told: list[tuple[torch.dtype, list[int]]]) -> None:
+    """Of any type and shape, empty and single ones too; what is copied lasts when the originals change."""
+    tensors = tuple(torch.randint(0, 2, size).to(dtype) for dtype, size in told)
+    packed = Packed(tensors)
+    copies = packed.copy()
+    packed.bytes.zero_()
+    assert len(copies) == len(tensors)
+    for copied, tensor in zip(copies, tensors, strict=True):
+        assert copied.dtype == tensor.dtype
+        assert torch.equal(copied, tensor)
+
+
+def test_packed_tensors_can_be_changed_apart() -> None:
+    """What one is changed to does not spoil the gradient of what was computed from another."""
+    weight = nn.Parameter(torch.ones(3))
+    values, others = Packed((torch.arange(3.0), torch.arange(4.0))).copy()
+    loss = (weight * values).sum()
+    others.add_(1)
+    loss.backward()
+    assert torch.equal(weight.grad, torch.arange(3.0))  # type: ignore[arg-type]
+
+
+def test_packed_tensors_need_not_be_contiguous() -> None:
+    grid = torch.arange(12).view(3, 4)
+    transposed, column = Packed((grid.mT, grid[:, 1])).copy()
+    assert torch.equal(transposed, grid.mT)
+    assert torch.equal(column, grid[:, 1])
+
+
 def test_a_negative_capacity_is_refused() -> None:
     with pytest.raises(ValueError, match="capacity must not be negative"):
         Graphs(Doubling(), -1)
@@ -105,14 +141,14 @@ class Recorder(Graphs):
 
     def meet(self, name: str) -> str | None:
         self.name = name
-        found: object = self._look_up(name, (), {})
-        return found  # type: ignore[return-value]
+        found: Any = self._look_up(name, (), {})
+        return None if found is None else found.name
 
     def _record(self, tensors: object, constants: object) -> Any:
         if self.failing is not None:
             raise self.failing
         self.made.append(self.name)
-        return f"recording of {self.name}"
+        return SimpleNamespace(name=f"recording of {self.name}", used=0, device=torch.device("cpu"))
 
 
 def test_a_recording_is_made_once_at_the_second_meeting() -> None:
@@ -145,11 +181,22 @@ def test_others_may_come_between_the_meetings() -> None:
 
 def test_the_latest_used_recordings_are_kept() -> None:
     graphs = Recorder(2)
-    for name in "aabbacc":  # the fifth uses a again, so that b goes for c
+    for name in "aabb" + "a" * (2 * PATIENCE) + "cc":  # b was not used for long and goes for c
         graphs.meet(name)
     assert graphs.meet("a") == "recording of a"
     assert graphs.meet("c") == "recording of c"
     assert graphs.meet("b") is None
+    assert graphs.made == ["a", "b", "c"]
+
+
+def test_more_in_turn_than_are_kept_do_not_drive_each_other_out() -> None:
+    graphs = Recorder(2)
+    for name in "abc" * 20:
+        graphs.meet(name)
+    assert graphs.made == ["a", "b"]
+    assert graphs.meet("c") is None
+    for _ in range(2 * PATIENCE + 1):  # what has room waits no longer
+        graphs.meet("c")
     assert graphs.made == ["a", "b", "c"]
 
 
@@ -189,6 +236,51 @@ def test_recorded_at_the_second_meeting() -> None:
     for factor in (3.0, 4.0, 3.0, 4.0, 3.0):
         assert torch.equal(graphs(torch.ones(4, device="cuda"), factor=factor)[0], torch.full((4,), factor).cuda())
     assert len(graphs._recorded) == 2
+
+
+@on_gpu
+def test_one_recording_makes_room_for_another() -> None:
+    graphs = Graphs(lambda x: (x @ x,), capacity=1)
+    for size in [8] * 3 + [16] * (PATIENCE + 4) + [8] * (PATIENCE + 4):
+        x = torch.rand(size, size, device="cuda")
+        torch.testing.assert_close(graphs(x)[0], x @ x)
+    assert [captured.inputs[0].shape[0] for captured in graphs._recorded.values()] == [8]
+
+
+@on_gpu
+def test_recordings_played_in_two_streams() -> None:
+    graphs, streams = Graphs(lambda x: ((3 * x + 1).sqrt(),)), [torch.cuda.Stream() for _ in range(2)]
+    expected, found = [], []
+    for index in range(12):
+        with torch.cuda.stream(streams[index % 2]):
+            x = torch.full((10_000_000,), float(index), device="cuda")
+            expected.append((3 * x + 1).sqrt())
+            found.append(graphs(x)[0])
+    torch.cuda.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
+def test_recordings_on_two_gpus() -> None:
+    graphs = Graphs(lambda x: (2 * x,))
+    for index in range(6):
+        for device in ("cuda:0", "cuda:1"):
+            x = torch.full((4,), float(index), device=device)
+            assert torch.equal(graphs(x)[0], 2 * x)
+
+
+@on_gpu
+def test_recordings_share_their_inputs() -> None:
+    graphs = Graphs(lambda x, y, factor: (factor * x - y,))
+    given = [torch.full((3, 4), float(k), device="cuda") for k in range(4)]
+    for _ in range(3):
+        for factor in (2.0, 3.0):
+            assert torch.equal(graphs(given[2], given[1], factor=factor)[0], factor * given[2] - given[1])
+            assert torch.equal(graphs(given[3], given[0], factor=factor)[0], factor * given[3])
+    first, second = (captured.inputs for captured in graphs._recorded.values())
+    assert first[0] is second[0]
+    assert first[1] is second[1]
+    assert first[0] is not first[1]
 
 
 @on_gpu
