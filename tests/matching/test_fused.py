@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from helpers import angles_of, randn, representations_of, seeds
 from steerers.kernel_support import unavailable
 from steerers.matching import configs, forget_recordings, fused, make_strategy
-from steerers.matching.assignment import Options
+from steerers.matching.assignment import Options, uses_kernels
 from steerers.matching.configs import Config, config_for, fitting
 from steerers.matching.plans import (
     MULTIPLE,
@@ -59,9 +59,9 @@ def test_without_triton_matching_is_tiled(monkeypatch: pytest.MonkeyPatch) -> No
 def test_on_the_cpu_matching_is_tiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert not Options().fused(CPU)
+    assert not uses_kernels(Options(), CPU)
     with pytest.raises(ValueError, match="the fused kernels cannot run: they need a CUDA device, not cpu"):
-        Options(kernels="fused").fused(CPU)
+        uses_kernels(Options(kernels="fused"), CPU)
 
 
 @pytest.mark.parametrize(

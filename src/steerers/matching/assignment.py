@@ -84,14 +84,23 @@ def assign(
         kernels: see :data:`Kernels`.
         precision: see :data:`Precision`.
     """
-    options = Options(inverse_temperature, threshold, tile, kernels, precision)
+    options = Options(
+        inverse_temperature=inverse_temperature, threshold=threshold, tile=tile, kernels=kernels, precision=precision
+    )
     return assign_all([similarity], options)[0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
-    """Those of :func:`assign`; with ``graphs``, launches for sizes that come again are recorded as CUDA graphs, which
-    keeps some memory."""
+    """How matches are assigned.
+
+    Attributes:
+        inverse_temperature: of the dual softmax.
+        threshold: least match probability.
+        tile: see :func:`assign`, as of ``kernels`` and ``precision``.
+        graphs: on a GPU, pairs of the same sizes are matched by replaying a recording, which is faster for up to some
+            thousand keypoints, and keeps some memory between calls.
+    """
 
     inverse_temperature: float = 20.0
     threshold: float = 0.01
@@ -112,16 +121,17 @@ class Options:
         if self.precision not in get_args(Precision):
             raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}, got {self.precision!r}")
 
-    def fused(self, device: torch.device) -> bool:
-        """Whether the fused kernels are asked for and can run on a device, for similarities that they know."""
-        if self.kernels == "tiled" or (self.kernels == "auto" and device.type != "cuda"):
-            return False
-        reason = unavailable(device)
-        if reason is None and self.inverse_temperature > SAFE_EXPONENT:
-            reason = f"they take inverse temperatures up to {SAFE_EXPONENT:g}, got {self.inverse_temperature:g}"
-        if reason is not None and self.kernels == "fused":
-            raise ValueError(f"the fused kernels cannot run: {reason}")
-        return reason is None
+
+def uses_kernels(options: Options, device: torch.device) -> bool:
+    """Whether the fused kernels are asked for and can run on a device, for similarities that they know."""
+    if options.kernels == "tiled" or (options.kernels == "auto" and device.type != "cuda"):
+        return False
+    reason = unavailable(device)
+    if reason is None and options.inverse_temperature > SAFE_EXPONENT:
+        reason = f"they take inverse temperatures up to {SAFE_EXPONENT:g}, got {options.inverse_temperature:g}"
+    if reason is not None and options.kernels == "fused":
+        raise ValueError(f"the fused kernels cannot run: {reason}")
+    return reason is None
 
 
 def assign_all(similarities: Sequence[Similarity], options: Options) -> list[list[Assignment]]:
@@ -157,7 +167,7 @@ def number_of_most_matches(found: Sequence[Assignment]) -> int:
 
 
 def _fused(similarities: Sequence[Similarity], options: Options, *, ordered: bool) -> Found | None:
-    if not similarities or not options.fused(similarities[0].device):
+    if not similarities or not uses_kernels(options, similarities[0].device):
         return None
     operands = [similarity.operands() for similarity in similarities]
     known = [pair for pair in operands if pair is not None]

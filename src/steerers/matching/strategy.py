@@ -6,14 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from steerers.geometry import circular_mode
-from steerers.matching.assignment import Assignment, Kernels, Options, Precision, assign_all
+from steerers.matching.assignment import Assignment, Options, assign_all
 from steerers.matching.modes import mode_of_many
 from steerers.matching.similarity import Similarity, check_finite
 from steerers.steerer import Steerer
@@ -24,32 +23,10 @@ Order = int | None | Literal["default"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strategy(ABC):
-    """Matches two sets of descriptions.
-
-    Attributes:
-        inverse_temperature: of the dual softmax.
-        threshold: least match probability.
-        tile: see :func:`steerers.matching.assignment.assign`, as of ``kernels`` and ``precision``.
-        graphs: on a GPU, pairs of the same sizes are matched by replaying a recording, which is faster for up to some
-            thousand keypoints, and keeps some memory between calls.
-    """
+class Strategy(Options, ABC):
+    """Matches two sets of descriptions, with the options of the assignment that all come down to."""
 
     name: ClassVar[str]
-    inverse_temperature: float = 20.0
-    threshold: float = 0.01
-    tile: int | None = None
-    kernels: Kernels = "auto"
-    precision: Precision = "default"
-    graphs: bool = True
-
-    def __post_init__(self) -> None:
-        _ = self.options  # which checks them
-
-    @cached_property
-    def options(self) -> Options:
-        """Of the assignment."""
-        return Options(self.inverse_temperature, self.threshold, self.tile, self.kernels, self.precision, self.graphs)
 
     @torch.no_grad()
     def match(self, descriptions0: Tensor, descriptions1: Tensor) -> Assignment:
@@ -103,12 +80,12 @@ class Strategy(ABC):
         common = torch.promote_types(descriptions0.dtype, descriptions1.dtype)
         return descriptions0.to(common), descriptions1.to(common)
 
-    def _check_dim(self, dim: int) -> None:  # noqa: B027 -- most strategies have nothing to check
+    def _check_dim(self, dim: int) -> None:
         """Refuse descriptions that the strategy's steerer does not fit."""
 
     def _assign(self, similarities: Sequence[Similarity]) -> list[Assignment]:
         """Of similarities without alternatives."""
-        return [assignment for (assignment,) in assign_all(similarities, self.options)]
+        return [assignment for (assignment,) in assign_all(similarities, self)]
 
     def _assign_with_turns(self, similarities: Sequence[Similarity]) -> list[Assignment]:
         """Assign by similarities that know the turn of each pair; the turn of the images is where most agree."""

@@ -65,7 +65,7 @@ class MaxMatches(OverTurns):
 
     def _match_all(self, pairs: Sequence[Pair]) -> list[Assignment]:
         assert isinstance(self.order, int)
-        best = assign_best([self._similarity(*pair, maximum=False) for pair in pairs], self.options)
+        best = assign_best([self._similarity(*pair, maximum=False) for pair in pairs], self)
         return [replace(found, angle=_angles(self.order)[step] if len(found) else None) for step, found in best]
 
 
@@ -119,7 +119,7 @@ class Subset(MaxMatches):
         parts = [k for k, pair in enumerate(pairs) if drawn[k][0] is not pair[0] or drawn[k][1] is not pair[1]]
         few = [k for k in range(len(pairs)) if k not in parts]
         found = dict(zip(few, super()._match_all([pairs[k] for k in few]), strict=True))
-        turns = count_best([self._similarity(*drawn[k], maximum=False) for k in parts], self.options)
+        turns = count_best([self._similarity(*drawn[k], maximum=False) for k in parts], self)
         members: dict[int, list[int]] = {}  # pairs by their turn
         for k, (step, count) in zip(parts, turns, strict=True):
             if count:
