@@ -19,7 +19,7 @@ NUM_MET = 64
 PATIENCE = 4
 """A recording makes room for another when it was not used in this many calls for each that there may be: where more
 shapes take turns than can be kept, recording them over and over would take longer than it saves."""
-_CAPTURING = threading.Lock()  # PyTorch has one stream to record in, for all recordings of a process
+_CAPTURING = threading.Lock()  # there is one stream to record in on each device, for all recordings of a process
 
 
 class Packed:

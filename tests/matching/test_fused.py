@@ -231,7 +231,7 @@ def test_what_takes_much_memory_is_not_recorded(order: int, recorded: bool) -> N
     assert plan is not None
     for _ in range(2):  # decided, and kept in mind
         assert fused._is_recorded(Operands(first, second, plan), Task()) == recorded
-    assert not fused._is_recorded(Operands(first, second, plan, torch.eye(256)[None]), Task(threshold=0.5))
+    assert not fused._is_recorded(Operands(first, second, plan, torch.eye(256)[None]), Task())
 
 
 def test_recordings_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,8 @@ def forget_recordings() -> None:
 
 def _is_recorded(pair: Operands, task: Task) -> bool:
     """Whether a pair may be recorded; decided once for its sizes."""
+    if pair.matrices is not None:
+        return False
     first, second = pair.descriptions0, pair.descriptions1
     decided = _decided.setdefault(pair.plan, {})
     key = (task, first.shape, second.shape, first.itemsize, first.device)
@@ -67,7 +69,7 @@ def _may_be_recorded(pair: Operands, task: Task) -> bool:
     """If everything goes in one launch of each kernel, and the memory is worth keeping."""
     first, second, plan = pair.descriptions0, pair.descriptions1, pair.plan
     n, m = len(first), len(second)
-    if not n or not m or pair.matrices is not None or first.nbytes + second.nbytes > RECORDED_INPUTS:
+    if not n or not m or first.nbytes + second.nbytes > RECORDED_INPUTS:
         return False
     footprint = Footprint(plan, task.config_for(plan, first.device), task.precision)
     return plan.alternatives * footprint.problem(n, m) + footprint.columns(m) <= min(RECORDED_WORK, task.budget)
