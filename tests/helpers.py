@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 import torch
@@ -154,3 +155,8 @@ def assert_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], mes
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def contents(folder: Path) -> list[str]:
+    """What lies in a folder, lock files aside."""
+    return sorted(p.name for p in folder.iterdir() if p.suffix != ".lock") if folder.is_dir() else []

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steerers._version import __version__
+from steerers.files import StrPath, atomic_write
 from steerers.matching.strategies import make_strategy
 from steerers.models import zoo
 from steerers.models.base import Extractor
@@ -29,7 +30,6 @@ from steerers.models.compact import Compact
 from steerers.models.compact_graph import ExtractionGraph
 from steerers.models.folding import fold_batch_norms
 from steerers.models.scales import Pyramid
-from steerers.models.weights import StrPath, atomic_write
 from steerers.models.zoo import Model
 from steerers.pictures import make_picture
 from steerers.pipeline import NUM_KEYPOINTS

@@ -14,6 +14,7 @@ from torch import Tensor
 from steerers.batches import check_batch, check_masks, put_together, read_images
 from steerers.devices import parse_device as parse_device  # noqa: PLC0414  where others know it
 from steerers.features import Features, Keypoints, Matches
+from steerers.files import StrPath
 from steerers.geometry import rotate_image, transform_points, turn_of, wrap_degrees
 from steerers.images import Exif, Image, ImageSource, load_image
 from steerers.matching.assignment import Assignment
@@ -28,7 +29,6 @@ from steerers.matching.strategies import (
 )
 from steerers.models import zoo
 from steerers.models.sampling import KeypointSampling
-from steerers.models.weights import StrPath
 from steerers.models.zoo import DEFAULT_MODEL, Model
 
 NUM_KEYPOINTS = 2048

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from steerers.benchmarks import untrained
 from steerers.benchmarks.untrained import build_untrained
 from steerers.features import Keypoints
-from steerers.models.weights import WeightFile
+from steerers.models.downloads import WeightFile
 from steerers.models.zoo import ZOO, find
 
 NEEDS_KORNIA = pytest.mark.skipif(importlib.util.find_spec("kornia") is None, reason="needs kornia")
@@ -45,7 +45,7 @@ def test_descriptions_are_finite_and_differ(
     def refuse(file: WeightFile, *_: object, **__: object) -> None:
         raise AssertionError(f"asked for {file.name}")
 
-    monkeypatch.setattr("steerers.models.weights.fetch", refuse)
+    monkeypatch.setattr("steerers.models.downloads.fetch", refuse)
     with caplog.at_level(logging.WARNING):
         found = describe(name)
     assert not caplog.records  # random weights are what was asked for

@@ -297,7 +297,7 @@ def test_photographs_in_a_tar(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_reconstructions_are_checked_by_their_own_reader(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from steerers.datasets import colmap
+    from steerers.datasets import check_colmap
 
     (tmp_path / "sparse" / "0").mkdir(parents=True)
     (tmp_path / "sparse" / "0" / "cameras.txt").write_text("")
@@ -309,7 +309,7 @@ def test_reconstructions_are_checked_by_their_own_reader(
         asked.append((root, images, depths, quick))
         return {"photographs": 7, "points": 900, "pairs": 12}, []
 
-    monkeypatch.setattr(colmap, "survey", found)
+    monkeypatch.setattr(check_colmap, "survey", found)
     assert check(tmp_path, "--images", tmp_path / "photos") == 0
     assert check(tmp_path, "--quick") == 0
     assert asked == [(tmp_path, tmp_path / "photos", None, False), (tmp_path, None, None, True)]

@@ -15,27 +15,18 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from datasets.scenes import Scene, cameras_around, render, warp
 from datasets.workspaces import CAMERAS, NAMES, SCENE, turn_between, write_scene
-from steerers.datasets.colmap import (
-    TRACKS,
-    Colmap,
-    TrackWarp,
-    aim,
-    check,
-    export,
-    read_depth,
-    survey,
-)
+from steerers.datasets.check_colmap import check
+from steerers.datasets.colmap import Colmap, export
+from steerers.datasets.colmap_files import TRACKS
 from steerers.datasets.pairs import PairBatch, correspondences, covered
 from steerers.datasets.photos import PhotoStore
 from steerers.datasets.reconstruction import Reconstruction
-from steerers.datasets.views import Views, draw_homographies
-from steerers.geometry import rotation, transform_points
+from steerers.datasets.views import Views
+from steerers.geometry import transform_points
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -75,34 +66,6 @@ def truth(source: Colmap, batch: PairBatch, index: int, xy: Tensor, shrunk: floa
 
 
 # Warps ----------------------------------------------------------------------------------------------------------------
-
-
-@given(seed=st.integers(0, 10_000), angle=st.floats(-3, 3), scale=st.floats(0.5, 2))
-def test_track_warp_goes_there_and_back(seed: int, angle: float, scale: float, dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    points = 40 * torch.stack(torch.meshgrid(torch.arange(5.0), torch.arange(4.0), indexing="xy"), -1).view(1, -1, 2)
-    linear = (scale * rotation(angle))[None].to(dtype)
-    points0 = points.to(dtype)
-    points1 = (points0 @ linear.mT)[:, torch.randperm(20, generator=generator)]  # tracks need not follow one map
-    gone = torch.full((1, 3, 2), math.nan, dtype=dtype)
-    tracks = TrackWarp(torch.cat([points0, gone], 1), torch.cat([points1, gone], 1), linear, 2.0)
-    offsets = 3 * torch.rand(1, 20, 2, generator=generator, dtype=dtype) - 1.5
-    moved, seen = tracks.forward(points0 + offsets)
-    torch.testing.assert_close(seen, offsets.norm(dim=-1) <= 2)
-    torch.testing.assert_close(moved[seen], (points1 + offsets @ linear.mT)[seen], atol=1e-3, rtol=0)
-    near = (moved - points1).norm(dim=-1) <= 1.99
-    back, known = tracks.backward(moved)
-    assert bool(known[near].all())
-    torch.testing.assert_close(back[near], (points0 + offsets)[near], atol=1e-3, rtol=0)
-
-
-def test_track_warp_knows_nothing_without_tracks_or_points() -> None:
-    empty = TrackWarp(torch.zeros(2, 0, 2), torch.zeros(2, 0, 2), torch.eye(2).expand(2, 2, 2), 3.0)
-    assert not empty.forward(torch.zeros(2, 5, 2))[1].any()
-    one = TrackWarp(torch.zeros(1, 1, 2), torch.ones(1, 1, 2), torch.eye(2)[None], 3.0)
-    _, seen = one.forward(torch.tensor([[[math.nan, 0.0], [0.0, 1.0], [9.0, 9.0]]]))
-    assert seen.tolist() == [[False, True, False]]
-    assert one.forward(torch.zeros(1, 0, 2))[0].shape == (1, 0, 2)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -253,22 +216,6 @@ def test_photometric_overrides_the_views(root: Path, source: Colmap) -> None:
     assert not torch.allclose(lit.images0, batch_of(source).images0, atol=0.02)
 
 
-@given(seed=st.integers(0, 10_000), x=st.floats(0, 299), y=st.floats(0, 199))
-def test_aimed_views_look_at_their_targets_from_within(seed: int, x: float, y: float) -> None:
-    views = Views(size=64, scale=(0.9, 1.3), perspective=0.05)
-    maps = draw_homographies([(300, 200)], views, [seed])
-    aimed = aim(maps, [(300, 200)], torch.tensor([[x, y]]), 64, [seed])
-    corners = torch.tensor([[[0.0, 0], [63, 0], [63, 63], [0, 63]]], dtype=torch.float64)
-    placed = transform_points(torch.linalg.inv(aimed), corners)
-    assert bool((placed > -1e-6).all())
-    assert bool((placed < placed.new_tensor([299, 199]) + 1e-6).all())
-    if 60 < x < 240 and 60 < y < 140:
-        seen = transform_points(aimed, torch.tensor([[[x, y]]], dtype=torch.float64))
-        assert bool(((seen > 0) & (seen < 63)).all())
-    shape = transform_points(torch.linalg.inv(maps), corners)
-    torch.testing.assert_close(placed - placed.mean(1), shape - shape.mean(1))  # only moved
-
-
 # Pairs and their weights ----------------------------------------------------------------------------------------------
 
 
@@ -410,51 +357,6 @@ def test_distorted_cameras_give_tracks_but_no_depth(tmp_path: Path) -> None:
     assert batch_of(source).anchors is not None
 
 
-def test_check_finds_nothing_wrong_with_what_is_right(root: Path, tmp_path: Path) -> None:
-    assert check(root) == []
-    assert check(write_scene(tmp_path, "text", depths=True)) == []
-
-
-def test_check_lists_what_is_missing_or_broken(tmp_path: Path) -> None:
-    assert "no reconstruction" in check(tmp_path)[0]
-    write_scene(tmp_path, depths=True)
-    depths = tmp_path / "stereo" / "depth_maps"
-    (tmp_path / "images" / NAMES[0]).unlink()
-    (tmp_path / "images" / NAMES[1]).write_bytes(b"no picture")
-    (depths / f"{NAMES[0]}.geometric.bin").unlink()
-    (depths / f"{NAMES[2]}.geometric.bin").write_bytes(b"240&180&1&1234")
-    (depths / f"{NAMES[3]}.geometric.bin").write_bytes(b"text")
-    problems = check(tmp_path)
-    expected = ["0.png: no such photograph", "0.png.geometric.bin: no such depth map", "cannot read image"]
-    expected += ["2.png.geometric.bin: a damaged depth map", "3.png.geometric.bin: not a depth map"]
-    for part in expected:
-        assert sum(part in problem for problem in problems) == 1, problems
-    assert len(problems) == len(expected)
-
-
-def test_a_survey_counts_and_its_quick_one_opens_no_photograph(tmp_path: Path, source: Colmap) -> None:
-    write_scene(tmp_path, depths=True)
-    model = source.scenes[0].reconstruction
-    counted = {"photographs": len(NAMES), "points": len(model.points)}
-    assert survey(tmp_path) == ({**counted, "pairs": len(source)}, [])
-    (tmp_path / "images" / NAMES[0]).write_bytes(b"no picture")
-    (tmp_path / "stereo" / "depth_maps" / f"{NAMES[1]}.geometric.bin").write_bytes(b"no depth")
-    assert len(check(tmp_path)) == 2
-    assert survey(tmp_path, quick=True) == (counted, [])
-    (tmp_path / "images" / NAMES[0]).unlink()
-    (tmp_path / "stereo" / "depth_maps" / f"{NAMES[1]}.geometric.bin").unlink()
-    missing = check(tmp_path, quick=True)
-    assert ["no such photograph" in missing[0], "no such depth map" in missing[1], len(missing)] == [True, True, 2]
-
-
-def test_check_says_when_training_would_take_no_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_scene(tmp_path)
-    monkeypatch.setattr("steerers.datasets.colmap._MIN_SHARED", 10_000)
-    counts, (problem,) = survey(tmp_path)
-    assert counts["pairs"] == 0
-    assert "training takes none of its" in problem
-
-
 def test_broken_models_are_named(tmp_path: Path) -> None:
     write_scene(tmp_path)
     for name in ("points3D.bin", "images.bin"):
@@ -473,12 +375,6 @@ def test_broken_models_are_named(tmp_path: Path) -> None:
         Colmap(tmp_path, views=VIEWS)
     with pytest.raises(ValueError, match="no COLMAP model"):
         Reconstruction.read(tmp_path / "images")
-
-
-def test_depth_maps_keep_their_rows(tmp_path: Path) -> None:
-    values = np.arange(6, dtype="<f4").reshape(2, 3)
-    (tmp_path / "d.bin").write_bytes(b"3&2&1&" + values.tobytes())
-    np.testing.assert_array_equal(read_depth(tmp_path / "d.bin"), values)
 
 
 def test_photographs_become_a_reconstruction(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

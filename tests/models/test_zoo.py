@@ -26,16 +26,17 @@ from torch import Tensor, nn
 import steerers
 from steerers import Group, Keypoints, Steerer
 from steerers.benchmarks.runs import fingerprint
-from steerers.models import dedode, registry, weights, zoo
+from steerers.models import dedode, downloads, registry, weights, zoo
 from steerers.models.base import Combined, Descriptor, Extractor
 from steerers.models.compact import Compact
 from steerers.models.compact_fast import FastCompact
 from steerers.models.dedode import DedodeDescriptor, DedodeDetector
 from steerers.models.dedode_fast import FastDedodeDescriptor, FastDedodeDetector
+from steerers.models.downloads import WeightFile
 from steerers.models.registry import Part
 from steerers.models.sampling import KeypointSampling
 from steerers.models.superpoint import SuperPointNetwork
-from steerers.models.weights import WeightFile, WeightsError
+from steerers.models.weights import WeightsError
 from steerers.models.zoo import DETECTORS, SHIPPED, ZOO, Entry, find, locate, make_zoo, with_detector
 
 DEDODE_B = {"dedode-b", "dedode-b-c4", "dedode-b-c4-perm", "dedode-b-so2-spread", "dedode-b-so2-spread-b"}
@@ -519,13 +520,13 @@ def test_a_descriptor_that_needs_orientations_says_so(store: Path) -> None:
 
 def test_no_download_where_another_file_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    fetch = weights.fetch
+    fetch = downloads.fetch
 
     def counting(file: WeightFile) -> Path:
         asked.append(file.name)
         return fetch(file)
 
-    monkeypatch.setattr(weights, "fetch", counting)
+    monkeypatch.setattr(downloads, "fetch", counting)
     with pytest.raises(WeightsError, match=r"Model 'disk@superpoint' also needs depth-save.pth \(https://"):
         locate(with_detector(find("disk"), "superpoint"))
     assert asked == ["superpoint_v1.pth"]

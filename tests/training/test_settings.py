@@ -19,7 +19,8 @@ from steerers.images import to_uint8
 from steerers.models import registry
 from steerers.models.compact import Compact
 from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
-from steerers.models.weights import WeightFile, WeightsError
+from steerers.models.downloads import WeightFile
+from steerers.models.weights import WeightsError
 from steerers.steerer import Steerer
 from steerers.training import settings
 from steerers.training.config import (

@@ -23,7 +23,7 @@ from datasets.scenes import (
     write_detections,
     write_megadepth,
 )
-from steerers.datasets.colmap import TRACKS
+from steerers.datasets.colmap_files import TRACKS
 from steerers.datasets.folder import Photographs
 from steerers.datasets.mosaics import Mosaics
 from steerers.datasets.pairs import PairBatch, PairSource, draw_turns

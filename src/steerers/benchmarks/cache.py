@@ -169,7 +169,7 @@ def write(path: Path, predictions: Predictions, *, indices: Sequence[int] | None
     """
     import h5py
 
-    from steerers.models.weights import atomic_write
+    from steerers.files import atomic_write
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary, h5py.File(temporary, "w") as file:

@@ -205,7 +205,7 @@ class Report:
         if self.plots and importlib.util.find_spec("matplotlib") is None:
             sys.stderr.write('the report has no plots, for want of matplotlib: pip install "steerers[plots]"\n')
             return []
-        from steerers.models.weights import atomic_write
+        from steerers.files import atomic_write
 
         for name, draw in self.plots.items():
             with atomic_write(folder / name) as temporary:
@@ -239,7 +239,7 @@ def dump(value: Any) -> str:
 
 def write_text(path: Path, content: str) -> None:
     """Write a file whole or not at all."""
-    from steerers.models.weights import atomic_write
+    from steerers.files import atomic_write
 
     with atomic_write(path) as temporary:
         temporary.write_text(content, encoding="utf-8")

@@ -27,7 +27,7 @@ def write_json(path: Path | None, report: Mapping[str, Any]) -> None:
     """Write a report, if there is a path, as JSON without NaN."""
     if path is None:
         return
-    from steerers.models.weights import atomic_write
+    from steerers.files import atomic_write
 
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="utf-8")

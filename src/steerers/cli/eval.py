@@ -215,7 +215,7 @@ def start(arguments: argparse.Namespace) -> torch.device:
     elif not arguments.no_report:
         arguments.report = _default_report(arguments.benchmark)
     if "cache" in arguments and not arguments.no_cache:
-        from steerers.models.weights import home
+        from steerers.models.downloads import home
 
         arguments.cache = arguments.cache or home() / PREDICTIONS
         _check_cache(arguments.cache)

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"cannot write {arguments.out}: the file of a steerer ends in .safetensors")
     options.check_output(arguments.out)
     options.check_output(plot, picture=True)
-    from steerers.models.weights import atomic_write
+    from steerers.files import atomic_write
     from steerers.pipeline import load, parse_device
     from steerers.training.setting_a import FitOptions, describe_views, fit_examples
     from steerers.viz import draw_spectrum

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         seconds = time.perf_counter() - start
         done("writing")
         if arguments.out is not None:
-            from steerers.models.weights import atomic_write
+            from steerers.files import atomic_write
             from steerers.viz import draw_matches
 
             drawn = draw_matches(image0, image1, matches, inliers)
@@ -110,7 +110,7 @@ def _report(
 
 
 def _write_json(path: Path, report: dict[str, Any]) -> None:
-    from steerers.models.weights import atomic_write
+    from steerers.files import atomic_write
 
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(report, allow_nan=False) + "\n", encoding="utf-8")

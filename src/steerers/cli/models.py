@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from steerers.cli import options
 
 if TYPE_CHECKING:
-    from steerers.models.weights import WeightFile
+    from steerers.models.downloads import WeightFile
     from steerers.models.zoo import Entry
 
 EXAMPLE = """example:
@@ -45,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a table, or write JSON."""
     if arguments.json not in (None, STANDARD_OUTPUT):
         options.check_output(arguments.json)
-    from steerers.models.weights import atomic_write, home
+    from steerers.files import atomic_write
+    from steerers.models.downloads import home
     from steerers.models.zoo import DETECTORS, ZOO
 
     models = [_model(entry) for entry in ZOO.values()]
@@ -100,7 +101,7 @@ def _weights(files: Iterable[WeightFile]) -> dict[str, Any]:
 
 
 def _file(file: WeightFile) -> dict[str, Any]:
-    from steerers.models.weights import find
+    from steerers.models.downloads import find
 
     path = find(file, check=False)
     return {

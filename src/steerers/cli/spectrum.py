@@ -95,7 +95,7 @@ def _is_file(path: Path) -> bool:
 
 def _show_steerer(arguments: argparse.Namespace) -> int:
     from steerers import viz
-    from steerers.models.weights import atomic_write
+    from steerers.files import atomic_write
     from steerers.steerer import Steerer
     from steerers.training.spectrum import common_factor
 
@@ -144,7 +144,7 @@ def _check_outputs(picture: Path, animation: Path | None, arguments: argparse.Na
 
 def _draw(runs: Sequence[Records], picture: Path, animation: Path | None) -> None:
     from steerers import viz
-    from steerers.models.weights import atomic_write
+    from steerers.files import atomic_write
     from steerers.progress import progress
     from steerers.training import spectrum
 

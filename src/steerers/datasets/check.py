@@ -9,7 +9,7 @@ from pathlib import Path
 
 import PIL.Image
 
-from steerers.datasets import colmap
+from steerers.datasets.check_colmap import check_colmap
 from steerers.datasets.check_megadepth import check_megadepth
 from steerers.datasets.findings import Problem, Report, image_problem, in_threads
 from steerers.datasets.photos import ENDINGS, find_photos
@@ -110,9 +110,3 @@ def _member_problem(archive: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[
         return image_problem(PIL.Image.open(io.BytesIO(data)))[1]
     except OSError:  # Pillow's word for what is no image
         return "image that cannot be decoded", ""
-
-
-def check_colmap(root: Path, images: Path | None = None, depths: Path | None = None, *, quick: bool = False) -> Report:
-    """A COLMAP reconstruction, as :func:`steerers.datasets.colmap.survey` sees it."""
-    counts, found = colmap.survey(root, images=images, depths=depths, quick=quick)
-    return Report("COLMAP reconstruction", counts, [Problem("", "missing or broken", what) for what in found])

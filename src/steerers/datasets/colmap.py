@@ -11,8 +11,7 @@ therefore turned so that the tracks lie as in the first, and the turns that trai
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -23,86 +22,30 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from steerers.datasets.colmap_files import (
+    TRACKS,
+    aspect_problem,
+    depth_path,
+    open_scenes,
+    read_depth,
+    scene_folders,
+    tracks_file,
+)
 from steerers.datasets.depth import DepthCamera, DepthWarp
-from steerers.datasets.draws import generator_of, mix, uniforms
-from steerers.datasets.pairs import PairBatch, ViewWarp, Warp, covered, pad_points, points_in_views
+from steerers.datasets.draws import mix
+from steerers.datasets.findings import few
+from steerers.datasets.pairs import PairBatch, ViewWarp, Warp, pad_points, points_in_views
 from steerers.datasets.photos import Photo, PhotoStore, held_out
-from steerers.datasets.reconstruction import Covisible, Reconstruction, StrPath, covisible, model_folder
+from steerers.datasets.reconstruction import Covisible, covisible
+from steerers.datasets.tracks import TrackWarp, aim, draw_anchors, draw_targets
 from steerers.datasets.views import Size, Views, draw_homographies, render_views, turns_about_middle
+from steerers.files import StrPath
 from steerers.geometry import scaling, transform_points
-from steerers.images import ImageError, load_image, to_uint8
+from steerers.images import load_image, to_uint8
 from steerers.training.augment import relight
 
-TRACKS = "tracks.npz"
-"""The file that :func:`export` writes beside the photographs."""
-
-_AIM, _ANCHORS = 21, 22  # streams of a seed
-_ASPECT_SLACK = 0.02  # of sizes rounded to whole pixels
-_FAR = 1e6  # pixels: nowhere near an observation
-_MIN_SHARED, _ANGLES, _MIN_AGREEMENT = 30, (0.0, 60.0), 0.7  # of pairs
-
-
-# Warps ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class TrackWarp:
-    """The warp that tracks give, in pixels of the photographs: known within ``radius`` of an observation, else not.
-
-    A point goes where the nearest observation of its photograph goes, and its offset from it as ``linear`` says, which
-    is the scale and the turn of the pair as a whole.
-
-    Attributes:
-        points0: (B, T, 2) observations in the first photographs, NaN where a pair has fewer; ``points1`` in the second.
-        linear: (B, 2, 2), from offsets in the first photographs to offsets in the second.
-        radius: pixels of the photograph that a point comes from.
-        dense: a warp that goes before that of the tracks wherever it is valid.
-    """
-
-    points0: Tensor
-    points1: Tensor
-    linear: Tensor
-    radius: float
-    dense: Warp | None = None
-
-    def forward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
-        """First photographs to second; see :class:`~steerers.datasets.pairs.Warp`."""
-        return self._warp(xy, self.points0, self.points1, self.linear, self.dense and self.dense.forward)
-
-    def backward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
-        """Second photographs to first."""
-        linear = torch.linalg.inv(self.linear)
-        return self._warp(xy, self.points1, self.points0, linear, self.dense and self.dense.backward)
-
-    def _warp(self, xy: Tensor, source: Tensor, target: Tensor, linear: Tensor, first: Any) -> tuple[Tensor, Tensor]:
-        if not source.shape[1]:
-            moved, seen = torch.full_like(xy, torch.nan), torch.zeros_like(xy[..., 0], dtype=torch.bool)
-        else:
-            moved, seen = self._nearest(xy, source.to(xy), target.to(xy), linear.to(xy))
-        if first is None:
-            return moved, seen
-        dense, valid = first(xy)
-        return torch.where(valid[..., None], dense, moved), seen | valid
-
-    def _nearest(self, xy: Tensor, source: Tensor, target: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
-        reachable = source.nan_to_num(nan=_FAR)
-        distances = torch.cdist(xy, reachable, compute_mode="donot_use_mm_for_euclid_dist")  # (B, N, T)
-        distance, index = distances.min(dim=2)  # (B, N)
-        index = index[..., None].expand(-1, -1, 2)
-        offset = (xy - source.gather(1, index)) @ linear.mT
-        return target.gather(1, index) + offset, distance <= self.radius
-
-
-# Training pairs -------------------------------------------------------------------------------------------------------
-
-
-class _Scene(NamedTuple):
-    """A reconstruction and where its files are."""
-
-    name: str
-    reconstruction: Reconstruction
-    images: Path
-    depths: Path | None
+MIN_SHARED, ANGLES, MIN_AGREEMENT = 30, (0.0, 60.0), 0.7
+"""Which pairs :class:`Colmap` takes by default."""
 
 
 class _Read(NamedTuple):
@@ -134,7 +77,7 @@ class _Photos:
     def _open(self) -> PhotoStore:
         store = PhotoStore.open([Photo(path) for path in self.paths], self.max_size, self.cache)
         for path, size, expected in zip(self.paths, store.sizes, self.expected, strict=True):
-            if problem := _aspect_problem(size, expected):
+            if problem := aspect_problem(size, expected):
                 raise ValueError(f"{path}: {problem}")
         return store
 
@@ -180,9 +123,9 @@ class Colmap:
         images: StrPath | None = None,
         depths: StrPath | None = None,
         views: Views,
-        min_shared: int = _MIN_SHARED,
-        angles: tuple[float, float] = _ANGLES,
-        min_agreement: float = _MIN_AGREEMENT,
+        min_shared: int = MIN_SHARED,
+        angles: tuple[float, float] = ANGLES,
+        min_agreement: float = MIN_AGREEMENT,
         photometric: float | None = None,
         radius: float = 3.0,
         anchors: int = 512,
@@ -192,8 +135,8 @@ class Colmap:
         _check_options(min_shared, angles, min_agreement, radius, anchors)
         self.root, self.views, self.radius, self.anchors = Path(root), views, radius, anchors
         self.photometric = views.photometric if photometric is None else photometric
-        self.scenes = list(_open(root, images, depths))
-        tables = [_usable(covisible(s.reconstruction), min_shared, angles, min_agreement) for s in self.scenes]
+        self.scenes = list(open_scenes(root, images, depths))
+        tables = [usable(covisible(s.reconstruction), min_shared, angles, min_agreement) for s in self.scenes]
         self.pairs = tables
         self.table = np.array([(s, p) for s, table in enumerate(tables) for p in range(len(table))], np.int64)
         if not len(self.table):
@@ -207,7 +150,7 @@ class Colmap:
     @classmethod
     def from_file(cls, path: StrPath, **options: Any) -> Colmap:
         """A source from what :func:`export` wrote, the ``.npz`` or its folder; needs no pycolmap."""
-        if not any(_tracks_file(folder) for folder in _scene_folders(Path(path))):
+        if not any(tracks_file(folder) for folder in scene_folders(Path(path))):
             raise ValueError(f"{path}: no {TRACKS}; steerers.datasets.colmap.export writes it")
         return cls(path, **options)
 
@@ -216,7 +159,7 @@ class Colmap:
         used = [(s, int(n)) for s, table in enumerate(self.pairs) for n in np.unique(table.images)]
         missing = [str(path) for path in (self._path(s, n) for s, n in used) if not path.is_file()]
         if missing:
-            raise ValueError(f"{len(missing)} photographs are missing: {_few(missing)}; images says where they are")
+            raise ValueError(f"{len(missing)} photographs are missing: {few(missing)}; images says where they are")
         expected = [_pair_of(self.scenes[s].reconstruction.sizes[n]) for s, n in used]
         self._photos = _Photos([self._path(s, n) for s, n in used], expected, max_size, cache)
         self._stored = {key: index for index, key in enumerate(used)}
@@ -238,7 +181,7 @@ class Colmap:
 
     def _depth_file(self, scene: int, image: int) -> Path | None:
         _, reconstruction, _, depths = self.scenes[scene]
-        path = depths and _depth_path(depths, reconstruction.names[image])
+        path = depths and depth_path(depths, reconstruction.names[image])
         return path if path and path.is_file() else None
 
     def _path(self, scene: int, image: int) -> Path:
@@ -325,6 +268,7 @@ class Colmap:
     ) -> PairBatch:
         """Views of both photographs of each pair; see :class:`~steerers.datasets.pairs.PairSource`."""
         pairs: Sequence[_Read] = read
+        points = [[pair.points[side] for pair in pairs] for side in (0, 1)]
         views, lean = [], torch.tensor([pair.turn for pair in pairs], dtype=torch.float64)
         for side, turns in enumerate((turns0, turns1)):
             own = [mix(seed, side) for seed in seeds]
@@ -332,26 +276,19 @@ class Colmap:
             maps = draw_homographies(sizes, self.views, own)
             if side == 1:
                 maps = turns_about_middle(self.views.size, -lean) @ maps
-            maps = aim(maps, sizes, self._targets(pairs, side, seeds), self.views.size, own)
+            maps = aim(maps, sizes, draw_targets(points[side], seeds), self.views.size, own)
             photos = [pair.photos[side].to(device, non_blocking=True) for pair in pairs]
             images, masks, from_photos = render_views(photos, maps, turns, self.views.size, own)
             views.append((relight(images, self.photometric, own), masks, from_photos))
         (images0, masks0, from0), (images1, masks1, from1) = views
         warp = ViewWarp(from0, from1, masks0, masks1, self._scene_warp(pairs, device))
-        anchors = _draw_anchors(pairs, warp, self.anchors, seeds, device)
+        anchors = draw_anchors(points, warp, self.anchors, seeds, device)
         turned = (turns0.to(device), turns1.to(device))
         detections = (
             points_in_views([pair.observed[0] for pair in pairs], from0, device),
             points_in_views([pair.observed[1] for pair in pairs], from1, device),
         )
         return PairBatch(images0, images1, masks0, masks1, warp, *turned, anchors, self.dense, detections)
-
-    @staticmethod
-    def _targets(pairs: Sequence[_Read], side: int, seeds: Sequence[int]) -> Tensor:
-        """(B, 2) observations at which views look: of the same track in both photographs of a pair."""
-        drawn = uniforms(seeds, 1, _AIM)[:, 0].tolist()
-        points = [pair.points[side] for pair in pairs]
-        return torch.stack([xy[int(share * len(xy))] for xy, share in zip(points, drawn, strict=True)])
 
     def _scene_warp(self, pairs: Sequence[_Read], device: torch.device) -> Warp:
         first, second = ([pair.cameras[side] for pair in pairs] for side in (0, 1))
@@ -363,47 +300,8 @@ class Colmap:
         )
 
 
-def aim(maps: Tensor, sizes: Sequence[Size], targets: Tensor, size: int, seeds: Sequence[int]) -> Tensor:
-    """Move views over their photographs so that they look at (B, 2) pixels of these, roughly.
-
-    A view is not moved off its photograph, and its middle misses the target by up to a quarter of its extent, so that
-    nothing can be learnt from where in a view the tracks are.
-
-    Args:
-        maps: (B, 3, 3) float64, from photographs of ``sizes`` to views of ``size``.
-    """
-    corners = torch.tensor([[0.0, 0], [1, 0], [1, 1], [0, 1], [0.5, 0.5]], dtype=torch.float64) * (size - 1)
-    placed = transform_points(torch.linalg.inv(maps), corners.expand(len(sizes), -1, -1))  # (B, 5, 2)
-    low, high = placed.amin(dim=1), placed.amax(dim=1)  # (B, 2)
-    miss = (uniforms(seeds, 2, _AIM + 100) - 0.5) * (high - low) / 2
-    shift = targets.double() + miss - placed[:, 4]
-    least, most = -low, torch.tensor(sizes, dtype=torch.float64) - 1 - high
-    middle = (least + most) / 2
-    shift = shift.maximum(least.minimum(middle)).minimum(most.maximum(middle))
-    back = torch.eye(3, dtype=torch.float64).repeat(len(sizes), 1, 1)
-    back[:, :2, 2] = -shift
-    return maps @ back
-
-
-def _draw_anchors(
-    pairs: Sequence[_Read], warp: ViewWarp, count: int, seeds: Sequence[int], device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """(B, count, 2) pixels of the views each: tracks that both views show, drawn by the seeds, NaN beyond them."""
-    ends = [
-        transform_points(to_view.to(device), pad_points([pair.points[side] for pair in pairs]).to(device)).float()
-        for side, to_view in enumerate((warp.from_photos0, warp.from_photos1))
-    ]
-    seen = (covered(warp.masks0, ends[0]) & covered(warp.masks1, ends[1])).cpu()  # (B, T)
-    anchors = torch.full((2, len(pairs), count, 2), torch.nan, device=device)
-    for b, seed in enumerate(seeds):
-        kept = seen[b].nonzero()[:, 0]
-        order = torch.randperm(len(kept), generator=generator_of(seed, _ANCHORS))[:count]
-        for side in (0, 1):
-            anchors[side, b, : len(order)] = ends[side][b, kept[order].to(device)]
-    return anchors[0], anchors[1]
-
-
-def _usable(table: Covisible, min_shared: int, angles: tuple[float, float], min_agreement: float) -> Covisible:
+def usable(table: Covisible, min_shared: int, angles: tuple[float, float], min_agreement: float) -> Covisible:
+    """The pairs that training takes; see :class:`Colmap`."""
     fit = (table.angles >= angles[0]) & (table.angles <= angles[1]) & (table.agreement >= min_agreement)
     return table.where((table.shared >= min_shared) & fit)
 
@@ -423,76 +321,8 @@ def _check_options(
         raise ValueError(f"anchors must not be negative, got {anchors}")
 
 
-# Files ----------------------------------------------------------------------------------------------------------------
-
-
-def read_depth(path: StrPath) -> NDArray[np.float32]:
-    """(H, W) of a depth map as COLMAP writes it, ``width&height&channels&`` and then the values; 0 for unknown."""
-    data = Path(path).read_bytes()
-    header = data[:64].split(b"&", 3)
-    try:
-        width, height, channels = (int(part) for part in header[:3])
-    except ValueError:
-        raise ValueError(f"{path}: not a depth map of COLMAP") from None
-    start = sum(len(part) + 1 for part in header[:3])
-    if channels != 1 or len(data) - start != 4 * width * height:
-        raise ValueError(
-            f"{path}: a damaged depth map: {len(data) - start} bytes for {width} x {height} x {channels} values"
-        )
-    return np.frombuffer(data, "<f4", offset=start).reshape(height, width).astype(np.float32)
-
-
-def _depth_path(depths: Path, name: str) -> Path:
-    return depths / f"{name}.geometric.bin"
-
-
-def _tracks_file(root: Path) -> Path | None:
-    found = root if root.suffix == ".npz" else root / TRACKS
-    return found if found.is_file() else None
-
-
-def _scene_folders(root: Path) -> list[Path]:
-    """``root`` if it is a reconstruction, else the folders in it that are one."""
-    if _tracks_file(root) or model_folder(root):
-        return [root]
-    children = sorted(root.iterdir()) if root.is_dir() else []
-    return [child for child in children if child.is_dir() and (_tracks_file(child) or model_folder(child))]
-
-
-def _open(root: StrPath, images: StrPath | None = None, depths: StrPath | None = None) -> Iterator[_Scene]:
-    """The reconstructions at ``root``, with their folders."""
-    folders = _scene_folders(Path(root))
-    if not folders:
-        raise ValueError(
-            f"{root}: no reconstruction: neither a COLMAP model (.bin or .txt; also in sparse/ or sparse/0/) nor a "
-            f"{TRACKS}, here or in the folders below"
-        )
-    for folder in folders:
-        below = "" if folder == Path(root) else folder.name
-        tracks = _tracks_file(folder)
-        home = folder.parent if tracks == folder else folder
-        maps = Path(depths) / below if depths is not None else home / "stereo" / "depth_maps"
-        scene = _Scene(
-            name=home.name,
-            reconstruction=Reconstruction.load(tracks) if tracks else Reconstruction.read(folder),
-            images=Path(images) / below if images is not None else home / "images",
-            depths=maps if maps.is_dir() or depths is not None else None,
-        )
-        if problem := _depth_problem(scene):
-            raise ValueError(problem)
-        yield scene
-
-
-def _depth_problem(scene: _Scene) -> str | None:
-    if scene.depths is not None and not scene.depths.is_dir():
-        return f"{scene.depths}: no such folder of depth maps"
-    if scene.depths is not None and scene.reconstruction.distorted.any():
-        count = int(scene.reconstruction.distorted.sum())
-        return (
-            f"{scene.depths}: depth maps need pinhole cameras, but {count} of the model have lens distortion; use the "
-            "folder that COLMAP's image_undistorter (pycolmap.undistort_images) wrote"
-        )
-    return None
+def _pair_of(size: NDArray[np.int64]) -> Size:
+    return int(size[0]), int(size[1])
 
 
 def export(root: StrPath, path: StrPath, *, images: StrPath | None = None, max_size: int | None = None) -> None:
@@ -504,12 +334,12 @@ def export(root: StrPath, path: StrPath, *, images: StrPath | None = None, max_s
         root: as for :class:`Colmap`; several scenes go to folders of their own below ``path``.
         max_size: photographs with a longer side are shrunk to it, and written as JPEG under the same name.
     """
-    folders = _scene_folders(Path(root))
-    for scene in _open(root, images):
+    folders = scene_folders(Path(root))
+    for scene in open_scenes(root, images):
         target = Path(path) if folders == [Path(root)] else Path(path) / scene.name
         missing = [name for name in scene.reconstruction.names if not (scene.images / name).is_file()]
         if missing:
-            raise ValueError(f"{len(missing)} photographs are missing in {scene.images}: {_few(missing)}")
+            raise ValueError(f"{len(missing)} photographs are missing in {scene.images}: {few(missing)}")
         for name in scene.reconstruction.names:
             copied = target / "images" / name
             copied.parent.mkdir(parents=True, exist_ok=True)
@@ -525,105 +355,3 @@ def _copy_image(source: Path, target: Path, max_size: int | None) -> None:
         shutil.copyfile(source, target)
     else:
         PIL.Image.fromarray(to_uint8(load_image(source, max_size=max_size).tensor)).save(target, "JPEG", quality=90)
-
-
-def check(
-    root: StrPath, images: StrPath | None = None, depths: StrPath | None = None, *, quick: bool = False
-) -> list[str]:
-    """What is missing or broken in the reconstructions at ``root``, one line each; empty if all can be used."""
-    return survey(root, images, depths, quick=quick)[1]
-
-
-def survey(
-    root: StrPath, images: StrPath | None = None, depths: StrPath | None = None, *, quick: bool = False
-) -> tuple[dict[str, int], list[str]]:
-    """How much there is in the reconstructions at ``root``, and what :func:`check` finds.
-
-    Args:
-        quick: only look whether photographs and depth maps are there, and count no pairs.
-
-    Returns:
-        Counts by what they are of (pairs: those that :class:`Colmap` takes by default), and one line for each problem.
-    """
-    try:
-        scenes = list(_open(root, images, depths))
-    except (ValueError, ImportError, OSError) as error:
-        return {}, [str(error)]
-    counts = {"scenes": len(scenes)} if len(scenes) > 1 else {}
-    counts["photographs"] = sum(len(scene.reconstruction) for scene in scenes)
-    counts["points"] = sum(len(scene.reconstruction.points) for scene in scenes)
-    problems = [problem for scene in scenes for problem in _file_problems(scene, quick)]
-    if not quick:
-        counts["pairs"] = 0
-        for scene in scenes:
-            table = covisible(scene.reconstruction)
-            usable = len(_usable(table, _MIN_SHARED, _ANGLES, _MIN_AGREEMENT))
-            counts["pairs"] += usable
-            problems += _pair_problems(scene, table, usable)
-    return counts, problems
-
-
-def _file_problems(scene: _Scene, quick: bool) -> Iterator[str]:
-    reconstruction = scene.reconstruction
-    for n, name in enumerate(reconstruction.names):
-        if problem := _image_problem(scene.images / name, reconstruction.sizes[n], quick):
-            yield f"{scene.images / name}: {problem}"
-        if scene.depths is not None:
-            yield from _depth_map_problems(_depth_path(scene.depths, name), reconstruction.sizes[n], quick)
-
-
-def _pair_problems(scene: _Scene, pairs: Covisible, usable: int) -> Iterator[str]:
-    reconstruction = scene.reconstruction
-    if len(pairs) and not usable:
-        yield (
-            f"{scene.name}: training takes none of its {len(pairs)} pairs of images: none shares {_MIN_SHARED} tracks "
-            f"at an angle of at most {_ANGLES[1]:g} degrees that one turn explains"
-        )
-    if not len(pairs):
-        yield f"{scene.name}: no two images share tracks"
-    alone = set(range(len(reconstruction))) - set(pairs.images.ravel().tolist())
-    if len(pairs) and alone:
-        names = _few([reconstruction.names[n] for n in sorted(alone)])
-        yield f"{scene.name}: {len(alone)} images share no tracks with others: {names}"
-
-
-def _image_problem(path: Path, expected: NDArray[np.int64], quick: bool) -> str | None:
-    if not path.is_file():
-        return "no such photograph"
-    if quick:
-        return None
-    try:
-        size = load_image(path, max_size=256).stored_size
-    except (ImageError, OSError) as error:
-        return str(error)
-    return _aspect_problem(size, expected)
-
-
-def _aspect_problem(size: Size, expected: Sequence[int] | NDArray[np.int64]) -> str | None:
-    if abs(size[0] * expected[1] / (size[1] * expected[0]) - 1) < _ASPECT_SLACK:
-        return None
-    return f"{size[0]} x {size[1]} pixels, which is not the aspect of its camera's {expected[0]} x {expected[1]}"
-
-
-def _depth_map_problems(path: Path, expected: NDArray[np.int64], quick: bool) -> Iterator[str]:
-    if quick:
-        if not path.is_file():
-            yield f"{path}: no such depth map"
-        return
-    try:
-        height, width = read_depth(path).shape
-    except FileNotFoundError:
-        yield f"{path}: no such depth map"
-    except ValueError as error:
-        yield str(error)
-    else:
-        if problem := _aspect_problem((width, height), expected):
-            yield f"{path}: {problem}"
-
-
-def _few(names: Sequence[str], count: int = 5) -> str:
-    return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
-
-
-def _pair_of(size: NDArray[np.int64]) -> Size:
-    return int(size[0]), int(size[1])

@@ -57,3 +57,8 @@ def in_threads(function: Callable[[T], R], items: Sequence[T], what: str) -> Ite
         yield from progress(pool.map(function, items), what, total=len(items))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def few(names: Sequence[str], count: int = 5) -> str:
+    """The first of many names, and how many more there are."""
+    return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")

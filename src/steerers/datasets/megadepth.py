@@ -23,6 +23,7 @@ from torch import Tensor
 
 from steerers.datasets.depth import TOLERANCE, DepthCamera, DepthWarp
 from steerers.datasets.draws import mix, uniforms
+from steerers.datasets.findings import few
 from steerers.datasets.pairs import PairBatch, ViewWarp, points_in_views
 from steerers.datasets.scene_info import (
     Split,
@@ -97,9 +98,9 @@ class MegaDepth:
         names = scenes_of(split, found) if scenes is None else list(scenes)
         unknown = [name for name in names if name not in found]
         if unknown:
-            raise ValueError(f"{root} has no scene {', '.join(unknown)}; it has {_some(list(found))}")
+            raise ValueError(f"{root} has no scene {', '.join(unknown)}; it has {few(list(found), 8)}")
         if not names:
-            raise ValueError(f"{root} has no scene of the split {split!r}; it has {_some(list(found))}")
+            raise ValueError(f"{root} has no scene of the split {split!r}; it has {few(list(found), 8)}")
         self.scenes = [read_scene_info(found[name]) for name in progress(names, "reading scenes")]
         self._scene, self._pairs, self.weights = self._list_pairs(found, tuple(min_overlaps), max_pairs, seed)
         self._detections = self._read_detections() if detections else None
@@ -155,7 +156,7 @@ class MegaDepth:
             pairs.append(info.pairs[weight > 0].astype(np.int32))
             weights.append(weight[weight > 0])
         if not sum(map(len, pairs)):
-            raise ValueError(f"{self.root}: no pair of {_some([info.name for info in self.scenes])} overlaps enough")
+            raise ValueError(f"{self.root}: no pair of {few([info.name for info in self.scenes], 8)} overlaps enough")
         return np.concatenate(scenes), np.concatenate(pairs), torch.from_numpy(np.concatenate(weights))
 
     def _read_detections(self) -> list[dict[int, NDArray[np.float32]]]:
@@ -231,7 +232,3 @@ def read_depth(path: str | PathLike[str]) -> Tensor:
     if values.ndim != 2 or not values.size:
         raise ValueError(f"cannot read depth map {path}: its shape is {values.shape}, not (height, width)")
     return torch.from_numpy(values)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -19,8 +19,8 @@ import PIL.Image
 import torch
 from torch import Tensor
 
+from steerers.files import atomic_write
 from steerers.images import ImageError, load_image, to_uint8
-from steerers.models.weights import atomic_write
 from steerers.progress import progress
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm", ".pgm", ".jp2"}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-StrPath: TypeAlias = str | os.PathLike[str]
+from steerers.files import StrPath
 
 _MODELS = ("", "sparse", "sparse/0")  # where a model may lie below its folder
 _POINT, _IMAGE = struct.Struct("<Q3d3Bd"), struct.Struct("<I7dI")  # of a record, before its name and its list

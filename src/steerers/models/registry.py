@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from torch import nn
 
 from steerers.models.base import Descriptor, Detector, Extractor
-from steerers.models.weights import WeightFile, WeightsError, load, load_into, load_state, load_tensor
+from steerers.models.downloads import WeightFile
+from steerers.models.weights import WeightsError, load, load_into, load_state, load_tensor
 from steerers.representations import Group
 from steerers.steerer import Steerer
 

@@ -1,329 +1,38 @@
-"""Weights: found in the cache or downloaded, checked, read without running code, and written whole or not at all.
+"""Weights read without running code, and written whole or not at all.
 
-Two kinds of files pass through here. Files of others (``.pth``, ``.safetensors``) are described by a
-:class:`WeightFile`, come by :func:`fetch` and are read by :func:`load_state` or :func:`load_tensor`. Files of this
+Two kinds of files pass through here. Files of others (``.pth``, ``.safetensors``), which
+:mod:`steerers.models.downloads` finds or fetches, are read by :func:`load_state` or :func:`load_tensor`. Files of this
 package are safetensors with metadata, written by :func:`save` and read by :func:`load`, which refuses altered ones.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import re
-import secrets
-import shutil
-import string
-import sys
-import threading
-import time
-import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from http.client import HTTPException
-from pathlib import Path, PureWindowsPath
+from contextlib import contextmanager
+from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from steerers._version import __version__
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-
-StrPath = str | os.PathLike[str]
+from steerers.files import StrPath, atomic_write
 
 FORMAT_VERSION = 1
 _RESERVED = ("format_version", "sha256", "metadata_sha256")
 _TORCH_SUFFIXES = (".pth", ".pt", ".ckpt")
 _WRAPPER_PREFIXES = ("module.", "_orig_mod.")
-_BLOCK_BYTES = 1 << 16
-_LOCK_POLL_SECONDS = 0.1
 
 
 class WeightsError(ValueError):
     """Weights that cannot be had, read or trusted; the message says which file, why, and what would do."""
-
-
-@dataclass(frozen=True)
-class WeightFile:
-    """A file of weights published somewhere.
-
-    Attributes:
-        name: File name in the cache, without a folder.
-        urls: Addresses (https, http or file), tried in order. Empty if the file cannot be downloaded.
-        sha256: Checksum in hexadecimal, checked where known.
-        size: Bytes, possibly approximate; only shown.
-        licence: Licence of the weights.
-        note: How to get the file by hand where it cannot be downloaded.
-    """
-
-    name: str
-    urls: tuple[str, ...] = ()
-    sha256: str | None = None
-    size: int | None = None
-    licence: str = ""
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        if self.name in ("", ".", "..") or PureWindowsPath(self.name).name != self.name:
-            raise ValueError(f"name must be a plain file name such as 'detector.pth', got {self.name!r}")
-        if self.sha256 is not None and (len(self.sha256) != 64 or not set(self.sha256) <= set(string.hexdigits)):
-            raise ValueError(f"sha256 must be 64 hexadecimal digits, got {self.sha256!r}")
-        for url in self.urls:
-            if urlsplit(url).scheme not in ("https", "http", "file"):
-                raise ValueError(f"urls must be https, http or file addresses, got {url!r}")
-
-
-def home() -> Path:
-    """The folder of downloaded weights: ``$STEERERS_HOME``, or ``steerers`` in the user's cache folder."""
-    chosen = os.environ.get("STEERERS_HOME")
-    try:
-        return Path(chosen).expanduser().absolute() if chosen else _user_cache() / "steerers"
-    except RuntimeError as error:
-        raise WeightsError(f"no folder for weights ({error}): set STEERERS_HOME to one") from error
-
-
-def _user_cache() -> Path:
-    platform: str = sys.platform
-    if platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    if platform == "win32":
-        chosen, default = os.environ.get("LOCALAPPDATA"), "AppData/Local"
-    else:
-        chosen, default = os.environ.get("XDG_CACHE_HOME"), ".cache"
-    return Path(chosen) if chosen and os.path.isabs(chosen) else Path.home() / default
-
-
-def find(file: WeightFile, *, check: bool = True) -> Path | None:
-    """The path of ``file`` in the cache, or None; never touches the network.
-
-    Args:
-        check: Compare the checksum where known. ``check=False`` is for listings, which only ask what is there.
-
-    Raises:
-        WeightsError: The cached file does not have the known checksum.
-    """
-    path = home() / file.name
-    if not path.is_file():
-        return None
-    if check and file.sha256 is not None:
-        with _opened(path) as stream:
-            actual = hashlib.file_digest(stream, "sha256").hexdigest()
-        if actual != file.sha256.lower():
-            raise WeightsError(
-                f"{path} is damaged or not the published file: its SHA-256 is {actual}, expected "
-                f"{file.sha256.lower()}. Delete {path} and try again"
-            )
-    return path
-
-
-def fetch(file: WeightFile, *, progress: bool = True, timeout: float = 30.0) -> Path:
-    """The path of ``file`` in the cache, downloaded first if it is not there.
-
-    Processes that ask at once wait for one another, and one of them downloads. The file appears in the cache only
-    when it is complete and its checksum, where known, is right.
-
-    Args:
-        progress: Show a bar on stderr if the download takes over two seconds.
-        timeout: Seconds without an answer after which an address is given up.
-
-    Raises:
-        WeightsError: No address gave the file, or the cached file does not have the known checksum.
-    """
-    if not timeout > 0:
-        raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
-    found = find(file)
-    if found is not None:
-        return found
-    folder = home()
-    if not file.urls:
-        raise WeightsError(f"{_label(file)} is not in {folder} and cannot be downloaded. {_by_hand(file, folder)}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / f".{file.name}.lock"):
-            return find(file) or _download(file, folder, progress=progress, timeout=timeout)
-    except OSError as error:
-        raise WeightsError(
-            f"{_label(file)} cannot be stored in {folder} ({_explain(error)}): set STEERERS_HOME to a folder that can "
-            "be written, or name the file with --weights FILE"
-        ) from error
-
-
-def _label(file: WeightFile) -> str:
-    details = [f"{file.size / 1e6:.1f} MB"] if file.size is not None else []
-    details += [f"licence {file.licence}"] if file.licence else []
-    return f"{file.name} ({', '.join(details)})" if details else file.name
-
-
-def _by_hand(file: WeightFile, folder: Path) -> str:
-    note = f" {file.note}" if file.note else ""
-    return (
-        f"Put the file into {folder}, or name it with --weights FILE, or set STEERERS_HOME to a folder that has "
-        f"it.{note}"
-    )
-
-
-def _download(file: WeightFile, folder: Path, *, progress: bool, timeout: float) -> Path:
-    """Try the addresses in order; the caller holds the lock."""
-    target = folder / file.name
-    failures = []
-    for url in file.urls:
-        try:
-            _transfer(url, file, target, progress=progress, timeout=timeout)
-        except (WeightsError, OSError, HTTPException, ValueError) as error:
-            failures.append(f"{url} ({_explain(error)})")
-        else:
-            return target
-    raise WeightsError(f"{_label(file)} could not be downloaded: {'; '.join(failures)}. {_by_hand(file, folder)}")
-
-
-def _transfer(url: str, file: WeightFile, target: Path, *, progress: bool, timeout: float) -> None:
-    request = urllib.request.Request(url, headers={"User-Agent": f"steerers/{__version__}"})
-    digest, received = hashlib.sha256(), 0
-    with _opener().open(request, timeout=timeout) as response, atomic_write(target) as temporary:
-        expected = _announced_length(response.headers)
-        with (
-            temporary.open("xb") as sink,
-            tqdm(
-                total=expected or file.size,
-                desc=file.name,
-                unit="B",
-                unit_scale=True,
-                delay=2,
-                disable=not progress,
-                file=sys.stderr,
-            ) as bar,
-        ):
-            while block := response.read(_BLOCK_BYTES):
-                sink.write(block)
-                digest.update(block)
-                received += len(block)
-                bar.update(len(block))
-        if expected is not None and received != expected:
-            raise WeightsError(f"broken transfer: {received} of {expected} bytes arrived")
-        if file.sha256 is not None and digest.hexdigest() != file.sha256.lower():
-            raise WeightsError(f"wrong checksum: SHA-256 {digest.hexdigest()}, expected {file.sha256.lower()}")
-
-
-def _announced_length(headers: Mapping[str, str]) -> int | None:
-    """The length a server promises. A web page is refused: portals and moved files answer so, with status 200."""
-    if headers.get("Content-Type", "").startswith("text/html"):
-        raise WeightsError("a web page came instead of the file")
-    length = headers.get("Content-Length", "")
-    return int(length) if length.isdecimal() else None
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    """An opener without ftp and data addresses, also after a redirect."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.FileHandler,
-        urllib.request.HTTPRedirectHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPErrorProcessor,
-        urllib.request.UnknownHandler,
-    ):
-        opener.add_handler(handler())
-    return opener
-
-
-def _explain(error: Exception) -> str:
-    if isinstance(error, URLError) and not isinstance(error, HTTPError):
-        return str(error.reason)
-    return str(error) or type(error).__name__
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold ``path`` against other processes and threads. The lock is the system's, so it ends with its process."""
-    with path.open("ab") as handle:
-        while not _try_lock(handle.fileno()):
-            time.sleep(_LOCK_POLL_SECONDS)
-        try:
-            yield
-        finally:
-            _unlock(handle.fileno())
-
-
-def _try_lock(descriptor: int) -> bool:
-    """Take the lock if it is free. Where the file system has no locks, the worst case is to download twice."""
-    if sys.platform == "win32":
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-    else:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-    return True
-
-
-def _unlock(descriptor: int) -> None:
-    """Unlock by hand: a forked child that still has the descriptor open would otherwise keep the lock."""
-    with suppress(OSError):
-        if sys.platform == "win32":
-            msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
-        else:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-_UMASK_LOCK = threading.Lock()
-
-
-@contextmanager
-def atomic_write(path: StrPath) -> Iterator[Path]:
-    """Write a file whole or not at all.
-
-    Yields a path that does not exist yet, in the same folder and with the same suffix (libraries choose formats by
-    it). What is written there replaces ``path`` when the block ends; if the block raises, it is removed and ``path``
-    stays as it was. A link is followed. Devices and pipes cannot be replaced and are yielded as they are.
-
-    Example:
-        >>> with atomic_write("report.json") as temporary:  # doctest: +SKIP
-        ...     temporary.write_text("{}")
-    """
-    asked = Path(path)
-    if asked.exists() and not asked.is_file():
-        yield asked
-        return
-    target = asked.resolve()
-    if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "the folder does not exist", str(target.parent))
-    temporary = target.with_name(f".steerers-{secrets.token_hex(8)}{target.suffix}")
-    try:
-        yield temporary
-        if target.exists():
-            shutil.copymode(target, temporary)
-        elif temporary.exists():
-            temporary.chmod(0o666 & ~_umask())  # some libraries write for the owner alone
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    """The mask of modes of new files; it can only be read by setting it."""
-    with _UMASK_LOCK:
-        mask = os.umask(0o022)
-        os.umask(mask)
-    return mask
 
 
 def load_state(path: StrPath) -> dict[str, Tensor]:
@@ -451,7 +160,8 @@ def _hash_metadata(metadata: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def _opened(path: StrPath) -> Iterator[Any]:
+def opened(path: StrPath) -> Iterator[Any]:
+    """A file open for reading; one that cannot be had is a :class:`WeightsError`."""
     try:
         with open(path, "rb") as stream:
             yield stream
@@ -473,7 +183,7 @@ def read(path: StrPath, *, any_ending: bool = False) -> Any:
 
 
 def _read_torch(path: StrPath) -> Any:
-    with _opened(path) as stream:
+    with opened(path) as stream:
         try:
             return torch.load(stream, map_location="cpu", weights_only=True)
         except Exception as error:  # damaged bytes make torch raise nearly anything
@@ -491,7 +201,7 @@ def _why_refused(error: Exception) -> str:
 
 
 def _read_safetensors(path: StrPath) -> tuple[dict[str, Tensor], dict[str, str]]:
-    with _opened(path):
+    with opened(path):
         pass
     try:
         with safe_open(path, framework="pt") as content:

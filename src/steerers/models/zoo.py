@@ -16,16 +16,18 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from steerers.files import StrPath
 from steerers.matching.strategies import Order
-from steerers.models import registry, weights
+from steerers.models import downloads, registry
 from steerers.models.base import Combined, Descriptor, Detector, Extractor
 from steerers.models.compact import Compact
 from steerers.models.dedode import DedodeDetector, DedodeNetwork
 from steerers.models.dedode_fast import FastDedodeDetector
+from steerers.models.downloads import WeightFile, fetch
 from steerers.models.fast import FAST, for_inference
 from steerers.models.registry import Part, Weights
 from steerers.models.sampling import KeypointSampling
-from steerers.models.weights import StrPath, WeightFile, WeightsError, fetch
+from steerers.models.weights import WeightsError
 from steerers.representations import Group
 from steerers.steerer import Steerer
 
@@ -396,9 +398,9 @@ def locate(entry: Entry, given: Sequence[StrPath] = ()) -> dict[str, Path]:
     missing = [file for file in entry.weights if file.name not in found]
     for file in sorted(missing, key=lambda file: bool(file.urls)):  # no download where another file cannot be had
         try:
-            found[file.name] = weights.fetch(file)
+            found[file.name] = downloads.fetch(file)
         except WeightsError as error:
-            others = [other for other in missing if other is not file and weights.find(other, check=False) is None]
+            others = [other for other in missing if other is not file and downloads.find(other, check=False) is None]
             rest = "; ".join(f"{other.name} ({', '.join(other.urls) or other.note})" for other in others)
             if not rest:
                 raise

@@ -15,7 +15,8 @@ from steerers.models import registry, zoo
 from steerers.models.base import Descriptor, Detector
 from steerers.models.compact import Compact
 from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
-from steerers.models.weights import WeightFile, fetch, find, load_into, load_state
+from steerers.models.downloads import WeightFile, fetch, find
+from steerers.models.weights import load_into, load_state
 from steerers.representations import Group
 from steerers.steerer import Steerer
 from steerers.training.config import ModelConfig, SteererConfig, TrainConfig
