@@ -85,7 +85,7 @@ class Harmonics:
     def quadrature(self) -> Tensor:
         """(M, D of the two-component bands)."""
         of = waves(self._representation, self.device)
-        return self.cols[:, of.turned].mul_(of.signs)
+        return self.cols[:, of.turned].mul_(of.signs.to(self.cols))
 
     def basis(self, angles: Tensor, derivative: int = 0) -> Tensor:
         """(L, components) values of every component's wave, or a derivative of it, at L turns; even frequencies first.
@@ -113,9 +113,9 @@ class Harmonics:
         of = waves(self._representation, self.device)
         parts = []
         for a, b in zip(i.split(PAIR_CHUNK), j.split(PAIR_CHUNK), strict=True):
-            rows, cols, quadrature = self.rows[a].double(), self.cols[b].double(), self.quadrature[b].double()
-            in_phase = (rows * cols) @ of.members
-            parts.append(in_phase.addmm_(rows[:, of.unturned].mul_(quadrature), of.quadrature_members))
+            rows = self.rows[a].double()
+            in_phase = self.cols[b].double().mul_(rows) @ of.members
+            parts.append(in_phase.addmm_(rows[:, of.unturned].mul_(self.quadrature[b]), of.quadrature_members))
         return torch.cat(parts)
 
 
