@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steerers.cli import options
-from steerers.cli.bench_options import add_output_options, environment, print_setting, write_json
+from steerers.cli.bench_options import add_measuring_options, environment, print_setting, write_json
 from steerers.progress import progress
 
 if TYPE_CHECKING:
@@ -43,15 +43,13 @@ def add_to(subjects: Any) -> None:
     )
     parser.add_argument("--num-keypoints", type=options.positive, default=5000, metavar="N", help="default: 5000")
     parser.add_argument("--precision", default="float16", help="float16, bfloat16, or float32 alone (%(default)s)")
-    parser.add_argument("--repeats", type=options.positive, default=10, metavar="N", help="the median counts (10)")
-    add_output_options(parser)
+    add_measuring_options(parser, repeats=10)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
-    if arguments.json is not None:
-        options.check_output(arguments.json)
+    options.check_output(arguments.json)
     from steerers.bench.describe import Setting, bench_description
     from steerers.devices import parse_device
     from steerers.models.zoo import PRECISIONS

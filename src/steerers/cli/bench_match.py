@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from steerers.cli import options
-from steerers.cli.bench_options import add_output_options, environment, print_setting, write_json
+from steerers.cli.bench_options import add_measuring_options, environment, print_setting, write_json
 from steerers.progress import progress
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ def add_to(subjects: Any) -> None:
     match.add_argument(
         "--matching", type=options.share, default=0.5, metavar="SHARE", help="of descriptions that correspond (0.5)"
     )
-    match.add_argument("--repeats", type=options.positive, default=5, metavar="N", help="the median counts (5)")
     match.add_argument("--strategies", nargs="+", metavar="NAME", help="default: all but tta")
     match.add_argument("--no-textbook", action="store_true", help="leave the textbook form out (it needs N x M memory)")
     match.add_argument(
@@ -58,14 +57,13 @@ def add_to(subjects: Any) -> None:
         metavar="X",
         help="of the device, for the floor (known for H100 and H200)",
     )
-    add_output_options(match)
+    add_measuring_options(match, repeats=5)
     match.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
-    if arguments.json is not None:
-        options.check_output(arguments.json)
+    options.check_output(arguments.json)
     from steerers.devices import parse_device
 
     device = parse_device(arguments.device)

@@ -8,12 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from steerers.cli import options
+
 if TYPE_CHECKING:
     import torch
 
 
-def add_output_options(parser: argparse.ArgumentParser) -> None:
-    """Where it runs, and where the table goes."""
+def add_measuring_options(parser: argparse.ArgumentParser, *, repeats: int) -> None:
+    """How often and where it runs, and where the table goes."""
+    parser.add_argument(
+        "--repeats", type=options.positive, default=repeats, metavar="N", help="the median counts (%(default)s)"
+    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steerers.cli import options
-from steerers.cli.bench_options import add_output_options, environment, print_setting, write_json
+from steerers.cli.bench_options import add_measuring_options, environment, print_setting, write_json
 from steerers.pipeline import MAX_SIZE, NUM_KEYPOINTS
 
 if TYPE_CHECKING:
@@ -44,15 +44,13 @@ def add_to(subjects: Any) -> None:
     )
     parser.add_argument("--precision", default="float32", help="float32, bfloat16 or float16 (default: %(default)s)")
     parser.add_argument("--batch", type=options.positive, metavar="N", help="default: 4 on a GPU, else 1")
-    parser.add_argument("--repeats", type=options.positive, default=3, metavar="N", help="the median counts (3)")
-    add_output_options(parser)
+    add_measuring_options(parser, repeats=3)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
-    if arguments.json is not None:
-        options.check_output(arguments.json)
+    options.check_output(arguments.json)
     paths = _paths(arguments)
     from steerers.bench.pipeline import bench_pipeline
     from steerers.pipeline import load

@@ -208,8 +208,7 @@ def start(arguments: argparse.Namespace) -> torch.device:
     from steerers.pipeline import parse_device
 
     for path in (arguments.json, arguments.markdown):
-        if path is not None:
-            options.check_output(path)
+        options.check_output(path)
     if arguments.report is not None:
         _check_folder(arguments.report)
     elif not arguments.no_report:

@@ -53,8 +53,7 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Match, verify by a homography, report."""
     for path, picture in ((arguments.out, True), (arguments.json, False)):
-        if path is not None:
-            options.check_output(path, picture=picture)
+        options.check_output(path, picture=picture)
     inputs = (arguments.image0, arguments.image1, arguments.mask0, arguments.mask1)
     options.check_distinct((arguments.out, arguments.json), inputs)
     start = time.perf_counter()

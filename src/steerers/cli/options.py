@@ -138,12 +138,14 @@ def size_limit(text: str) -> int | None:
     return None if text == "none" else positive(text)
 
 
-def check_output(path: Path, *, picture: bool = False) -> None:
-    """Refuse an output path that could not be written, before any work is done.
+def check_output(path: Path | None, *, picture: bool = False) -> None:
+    """Refuse an output path that could not be written, before any work is done; ``None`` where nothing is to be.
 
     Raises:
         ValueError: if the folder is missing or closed, the path is a folder, or no picture can have that ending.
     """
+    if path is None:
+        return
     if path.is_dir():
         raise ValueError(f"cannot write {path}: it is a folder")
     if not path.parent.is_dir():

@@ -11,6 +11,7 @@ from torch import Tensor
 from steerers.matching.assignment import Assignment
 from steerers.matching.modes import mode_of_few
 from steerers.matching.plans import Plan
+from steerers.matching.problems import cdiv
 
 MOST_COMPARED = 1 << 28
 """Problems are put in order by comparing every row with every other, up to so many comparisons; beyond by sorting."""
@@ -102,7 +103,7 @@ class Found:
             kept = self.turn.dtype if self.plan.mode == "modulus" else torch.float64
             angles = torch.empty(count, *self.turn.shape[1:], dtype=kept, device=device)
         what = "none" if angles is None else "product" if self.plan.mode == "modulus" else "number"
-        row_kernels.arrange[(-(-length // block), count)](
+        row_kernels.arrange[(cdiv(length, block), count)](
             self.probability, self.partner, self.partner if self.turn is None else self.turn, self.plan.angles,
             indices, scores, scores if angles is None else angles, first, length,
             TURN=what, BLOCK=block, STEP=512, num_warps=4,

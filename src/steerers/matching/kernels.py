@@ -30,6 +30,16 @@ def _place(tile, tiles_n, tiles_m, SWIZZLE: tl.constexpr):
 
 
 @triton.jit
+def _tile(table, tiles_n, tiles_m, SWIZZLE: tl.constexpr):
+    """Of a program its problem, the row and column of its tile, and where the problem's rows and columns lie."""
+    p = tl.program_id(1)
+    ti, tj = _place(tl.program_id(0), tiles_n, tiles_m, SWIZZLE)
+    row_start, n = tl.load(table + 4 * p), tl.load(table + 4 * p + 1)
+    col_start, m = tl.load(table + 4 * p + 2), tl.load(table + 4 * p + 3)
+    return p, ti, tj, row_start, n, col_start, m
+
+
+@triton.jit
 def _add_chunk(total, row, col, START: tl.constexpr, SIZE: tl.constexpr, PRECISION: tl.constexpr):
     k = START + tl.arange(0, SIZE)
     return tl.dot(tl.load(row + k[None, :]), tl.load(col + k[:, None]), total, input_precision=PRECISION)
@@ -118,10 +128,7 @@ def sums(
     SWIZZLE: tl.constexpr,
 ):  # fmt: skip
     """Sums of exp2 over the rows and columns of one tile, and its largest score."""
-    p = tl.program_id(1)
-    ti, tj = _place(tl.program_id(0), tiles_n, tiles_m, SWIZZLE)
-    row_start, n = tl.load(table + 4 * p), tl.load(table + 4 * p + 1)
-    col_start, m = tl.load(table + 4 * p + 2), tl.load(table + 4 * p + 3)
+    p, ti, tj, row_start, n, col_start, m = _tile(table, tiles_n, tiles_m, SWIZZLE)
     if (ti * BLOCK_N < n) & (tj * BLOCK_M < m):
         i, j = ti * BLOCK_N + tl.arange(0, BLOCK_N), tj * BLOCK_M + tl.arange(0, BLOCK_M)
         score = _scores(
@@ -215,10 +222,7 @@ def best(
     SWIZZLE: tl.constexpr,
 ):  # fmt: skip
     """The largest log P of every row and column, and where it is, among those of at least ``least``."""
-    p = tl.program_id(1)
-    ti, tj = _place(tl.program_id(0), tiles_n, tiles_m, SWIZZLE)
-    row_start, n = tl.load(table + 4 * p), tl.load(table + 4 * p + 1)
-    col_start, m = tl.load(table + 4 * p + 2), tl.load(table + 4 * p + 3)
+    p, ti, tj, row_start, n, col_start, m = _tile(table, tiles_n, tiles_m, SWIZZLE)
     if (ti * BLOCK_N < n) & (tj * BLOCK_M < m):
         i, j = ti * BLOCK_N + tl.arange(0, BLOCK_N), tj * BLOCK_M + tl.arange(0, BLOCK_M)
         row_at, col_at = p.to(tl.int64) * n_max + i, p.to(tl.int64) * m_max + j
