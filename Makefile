@@ -20,8 +20,8 @@ TORCH_OPTION := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
 demo: $(VENV)/.steerers
 	@mkdir -p demo
-	$(BIN)/python examples/turn.py examples/maupertuis_1.jpg demo/turned.jpg --degrees 135
-	$(BIN)/steerers match examples/maupertuis_0.jpg demo/turned.jpg --verify fundamental \
+	$(BIN)/python examples/rotate.py examples/maupertuis_1.jpg demo/rotated.jpg --degrees 135
+	$(BIN)/steerers match examples/maupertuis_0.jpg demo/rotated.jpg --verify fundamental \
 		--out demo/matches.png --json demo/matches.json
 	$(BIN)/steerers match examples/board_0.jpg examples/board_1.jpg --out demo/board.png --json demo/board.json
 	@echo "open demo/matches.png and demo/board.png"

@@ -39,7 +39,7 @@ class Shot:
     """One picture of the board: where the camera stands, the light, and what the camera does to it.
 
     Attributes:
-        roll: turn of the picture, degrees counter-clockwise as seen.
+        roll: rotation of the picture, degrees counter-clockwise as seen.
         tilt: slant about the picture's horizontal axis of the board, degrees.
         pan: slant about its vertical axis, degrees.
         distance: camera to board, in widths of the board.
@@ -115,7 +115,7 @@ def cork(rng: np.random.Generator) -> Image:
 
 
 def pin(board: Image, picture: Image, centre: tuple[float, float], side: float, angle: float) -> Image:
-    """Put a print with a white border on the board, turned by ``angle`` degrees, its longest side ``side`` pixels."""
+    """Put a print with a white border on the board, rotated by ``angle`` degrees, its longest side ``side`` pixels."""
     scale = side / max(picture.shape[:2])
     method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     size = (round(picture.shape[1] * scale), round(picture.shape[0] * scale))
@@ -152,7 +152,7 @@ def rotation(axis: int, degrees: float) -> Matrix:
 
 def view_homography(shot: Shot) -> Matrix:
     """The (3, 3) map from the board's pixels to the view's: a pinhole camera that looks at the board's centre."""
-    turn = rotation(2, -shot.roll) @ rotation(0, shot.tilt) @ rotation(1, shot.pan)
+    pose = rotation(2, -shot.roll) @ rotation(0, shot.tilt) @ rotation(1, shot.pan)
     camera = np.array(
         [
             [FOCAL, 0, (VIEW[0] - 1) / 2 + shot.shift[0]],
@@ -160,7 +160,7 @@ def view_homography(shot: Shot) -> Matrix:
             [0, 0, 1],
         ]
     )
-    plane = np.column_stack([turn[:, 0], turn[:, 1], (0, 0, shot.distance)])  # (3, 3)
+    plane = np.column_stack([pose[:, 0], pose[:, 1], (0, 0, shot.distance)])  # (3, 3)
     unit = 1 / BOARD[0]
     board = np.array([[unit, 0, -unit * (BOARD[0] - 1) / 2], [0, unit, -unit * (BOARD[1] - 1) / 2], [0, 0, 1]])
     return np.asarray(camera @ plane @ board, dtype=np.float64)

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from steerers.cli import main
-from steerers.representations import Group, Representation
+from steerers.steering.representations import Group, Representation
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
+CONFIG_FOLDER = Path(__file__).parents[1] / "configs"
 TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-9}
 
 seeds = st.integers(0, 2**32 - 1)
@@ -54,7 +56,7 @@ def representations(
 
 
 def angles_of(group: Group) -> st.SearchStrategy[float]:
-    """Turns of a group in radians, of both signs and beyond a full turn."""
+    """Rotations of a group in radians, of both signs and beyond a full turn."""
     if group.order is None:
         return st.floats(-10, 10)
     step = 2 * math.pi / group.order
@@ -65,7 +67,7 @@ def angles_of(group: Group) -> st.SearchStrategy[float]:
 def acting(
     draw: st.DrawFn, count: int = 1, of: st.SearchStrategy[Group] | None = None
 ) -> tuple[Representation, list[float]]:
-    """A representation and ``count`` turns of its group."""
+    """A representation and ``count`` rotations of its group."""
     representation = draw(representations(of))
     return representation, [draw(angles_of(representation.group)) for _ in range(count)]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from steerers.benchmarks.protocol import Prediction
 from steerers.features import Matches
 from steerers.geometry import rotation, warp_image
-from steerers.images import to_uint8
+from steerers.images.load import to_uint8
 
 
 def make_terrain(size: int, seed: int) -> Tensor:
@@ -34,7 +34,7 @@ def make_terrain(size: int, seed: int) -> Tensor:
 def view_of(
     terrain: Tensor, centre: tuple[float, float], degrees: float, size: tuple[int, int], zoom: float = 1.0
 ) -> tuple[Tensor, np.ndarray]:
-    """What is seen around a place of a map that is turned counter-clockwise; also the (3, 3) map to its pixels."""
+    """What is seen around a place of a map that is rotated counter-clockwise; also the (3, 3) map to its pixels."""
     to_view = torch.eye(3, dtype=torch.float64)
     to_view[:2, :2] = zoom * rotation(math.radians(degrees))
     middle = torch.tensor([(size[0] - 1) / 2, (size[1] - 1) / 2], dtype=torch.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from steerers.devices import parse_device
+from steerers._devices import parse_device
 
 
 def test_what_is_there_is_accepted() -> None:

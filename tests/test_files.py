@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers import contents
-from steerers.files import atomic_write
+from steerers._files import atomic_write
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
 

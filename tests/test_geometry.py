@@ -22,11 +22,11 @@ from steerers.geometry import (
     rotate_image,
     rotation,
     rotation_about_centre,
+    rotation_of,
     scaling,
     to_normalised,
     to_pixels,
     transform_points,
-    turn_of,
     warp_image,
     wrap_degrees,
 )
@@ -155,17 +155,17 @@ def test_rotation_is_counter_clockwise_as_seen() -> None:
 
 @relaxed
 @given(angle=st.floats(-math.pi + 1e-6, math.pi), scale=st.floats(1e-3, 1e3), dtype=dtypes)
-def test_turn_of_is_the_inverse_of_rotation(angle: float, scale: float, dtype: torch.dtype) -> None:
-    found = turn_of((rotation(angle) * scale).to(dtype))
+def test_rotation_of_is_the_inverse_of_rotation(angle: float, scale: float, dtype: torch.dtype) -> None:
+    found = rotation_of((rotation(angle) * scale).to(dtype))
     assert found is not None
     assert abs(math.remainder(found - angle, 2 * math.pi)) < (1e-5 if dtype == torch.float32 else 1e-8)
 
 
 @relaxed
 @given(angle=angles, seed=st.integers(0, 1000))
-def test_turn_of_is_the_nearest_rotation(angle: float, seed: int) -> None:
+def test_rotation_of_is_the_nearest_rotation(angle: float, seed: int) -> None:
     linear = rotation(angle) @ (torch.eye(2) + 0.3 * torch.rand(2, 2, generator=generator(seed))).double()
-    found = turn_of(linear)
+    found = rotation_of(linear)
     assert found is not None
     distances = [float((linear - rotation(found + delta)).norm()) for delta in (-0.01, 0.0, 0.01)]
     assert distances[1] == min(distances)
@@ -173,10 +173,10 @@ def test_turn_of_is_the_nearest_rotation(angle: float, seed: int) -> None:
 
 @relaxed
 @given(angle=angles)
-def test_turn_of_a_mirror_is_none(angle: float) -> None:
+def test_rotation_of_a_mirror_is_none(angle: float) -> None:
     mirror = torch.diag(torch.tensor([1.0, -1.0], dtype=torch.float64))
-    assert turn_of(rotation(angle) @ mirror) is None
-    assert turn_of(mirror @ rotation(angle)) is None
+    assert rotation_of(rotation(angle) @ mirror) is None
+    assert rotation_of(mirror @ rotation(angle)) is None
 
 
 @relaxed
@@ -185,15 +185,15 @@ def test_quarter_turns_move_pixels_as_rot90(size: tuple[int, int], k: int) -> No
     """Every pixel of the image is found, exactly, where the map says."""
     width, height = size
     labels = torch.arange(width * height).reshape(1, height, width)
-    turned = torch.rot90(labels, k, dims=(1, 2))
+    rotated = torch.rot90(labels, k, dims=(1, 2))
     transform, new_size = rotation_about_centre(size, k * math.pi / 2)
-    assert new_size == (turned.shape[2], turned.shape[1])
+    assert new_size == (rotated.shape[2], rotated.shape[1])
     moved = transform_points(transform, pixel_grid(size))
     assert torch.equal(moved, moved.round())
     x, y = moved.long().unbind(-1)
-    assert torch.equal(turned[0, y, x], labels[0])
-    rotated, same = rotate_image(labels, k * math.pi / 2)
-    assert torch.equal(rotated, turned)
+    assert torch.equal(rotated[0, y, x], labels[0])
+    image, same = rotate_image(labels, k * math.pi / 2)
+    assert torch.equal(image, rotated)
     assert torch.equal(same, transform)
 
 
@@ -219,34 +219,34 @@ def test_rotation_about_centre(size: tuple[int, int], angle: float) -> None:
 def test_rotate_image_keeps_a_dot_where_the_map_says(degrees: float, dtype: torch.dtype) -> None:
     dot = torch.tensor([31.3, 12.6], dtype=torch.float64)
     image = gaussian((50, 35), dot).to(dtype)
-    turned, transform = rotate_image(image, math.radians(degrees))
-    assert turned.dtype == dtype
-    error = centroid(turned.double()) - transform_points(transform, dot)
+    rotated, transform = rotate_image(image, math.radians(degrees))
+    assert rotated.dtype == dtype
+    error = centroid(rotated.double()) - transform_points(transform, dot)
     assert error.abs().max() < 2e-3
-    assert turned.sum() == pytest.approx(float(image.sum()), rel=1e-3)
+    assert rotated.sum() == pytest.approx(float(image.sum()), rel=1e-3)
 
 
 def test_half_turn_finds_points_again() -> None:
     image = torch.rand(3, 37, 52, generator=generator())
-    turned, transform = rotate_image(image, math.pi)
+    rotated, transform = rotate_image(image, math.pi)
     points = torch.rand(100, 2, generator=generator()) * torch.tensor([51.0, 36.0])
     moved = transform_points(transform, points)
     torch.testing.assert_close(moved, torch.tensor([51.0, 36.0]) - points, atol=1e-4, rtol=0)
     samples = [
         grid_sample(picture[None], to_normalised(xy, (52, 37))[None, None], align_corners=False)
-        for picture, xy in ((image, points), (turned, moved))
+        for picture, xy in ((image, points), (rotated, moved))
     ]
     torch.testing.assert_close(*samples, atol=1e-4, rtol=0)
 
 
 def test_rotate_image_fills_the_corners() -> None:
     image = torch.ones(2, 30, 40)
-    turned, _ = rotate_image(image, math.radians(30), fill=0.25)
-    assert (turned[:, 0, 0] == 0.25).all()
-    assert (turned[:, -1, -1] == 0.25).all()
-    torch.testing.assert_close(turned[:, turned.shape[1] // 2, turned.shape[2] // 2], torch.ones(2))
-    assert turned.min() >= 0.25 - 1e-6
-    assert turned.max() <= 1 + 1e-6
+    rotated, _ = rotate_image(image, math.radians(30), fill=0.25)
+    assert (rotated[:, 0, 0] == 0.25).all()
+    assert (rotated[:, -1, -1] == 0.25).all()
+    torch.testing.assert_close(rotated[:, rotated.shape[1] // 2, rotated.shape[2] // 2], torch.ones(2))
+    assert rotated.min() >= 0.25 - 1e-6
+    assert rotated.max() <= 1 + 1e-6
     assert (rotate_image(image, math.radians(30))[0][:, 0, 0] == 0).all()
 
 
@@ -284,9 +284,9 @@ def test_warp_image_strip_by_strip(at_once: int, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_rotate_image_on_a_gpu_as_on_a_cpu() -> None:
     image = torch.rand(3, 60, 50, generator=torch.Generator().manual_seed(0))
-    (turned, transform), (expected, same) = rotate_image(image.cuda(), 0.7, 0.5), rotate_image(image, 0.7, 0.5)
+    (rotated, transform), (expected, same) = rotate_image(image.cuda(), 0.7, 0.5), rotate_image(image, 0.7, 0.5)
     assert torch.equal(transform, same)
-    torch.testing.assert_close(turned.cpu(), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(rotated.cpu(), expected, atol=1e-5, rtol=0)
 
 
 def test_warp_image_is_finite_at_the_horizon() -> None:
@@ -482,8 +482,8 @@ def test_pose_with_outliers(seed: int, dtype: Any) -> None:
     pose = estimate_pose(points0.astype(dtype), points1.astype(dtype), K0, K1)
     assert pose.R is not None
     assert pose.t is not None
-    turn = (np.trace(pose.R.T @ R) - 1) / 2
-    assert math.degrees(math.acos(min(1.0, float(turn)))) < 1
+    cosine = (np.trace(pose.R.T @ R) - 1) / 2
+    assert math.degrees(math.acos(min(1.0, float(cosine)))) < 1
     assert degrees_between(pose.t, t) < 2
     assert np.linalg.norm(pose.t) == pytest.approx(1)
     np.testing.assert_allclose(pose.R @ pose.R.T, np.eye(3), atol=1e-9)

@@ -13,18 +13,18 @@ import pytest
 import torch
 
 import steerers
+from helpers import EXAMPLES
 from steerers.features import Features, Keypoints
 from steerers.geometry import rotate_image, transform_points
-from steerers.images import load_image, to_uint8
+from steerers.images.load import load_image, to_uint8
 from steerers.matching import STRATEGIES
 from steerers.models.zoo import Model
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
 ASTRONAUT = EXAMPLES / "astronaut.jpg"
 HOUSE = EXAMPLES / "maupertuis_0.jpg", EXAMPLES / "maupertuis_1.jpg"
 
 
-def turned(path: Path, quarter_turns: int) -> np.ndarray:
+def rotated(path: Path, quarter_turns: int) -> np.ndarray:
     return np.ascontiguousarray(np.rot90(np.asarray(PIL.Image.open(path)), quarter_turns))
 
 
@@ -38,7 +38,7 @@ def corner_error(H: np.ndarray, truth: np.ndarray, size: tuple[int, int]) -> flo
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_quarter_turns_are_found_exactly(strategy: str, k: int) -> None:
     matcher = steerers.load("upright-sift", strategy=strategy, num_keypoints=500)
-    m = matcher(ASTRONAUT, turned(ASTRONAUT, k))
+    m = matcher(ASTRONAUT, rotated(ASTRONAUT, k))
     assert m.angle == pytest.approx({1: 90, 2: 180, 3: -90}[k])
     H, inliers = m.homography()
     assert inliers.sum() > 200
@@ -47,13 +47,13 @@ def test_quarter_turns_are_found_exactly(strategy: str, k: int) -> None:
     assert corner_error(H, transform.numpy(), (512, 512)) < 0.1  # half a pixel would show here
 
 
-def test_two_views_of_a_house_one_turned() -> None:
+def test_two_views_of_a_house_one_rotated() -> None:
     matcher = steerers.load()
-    m = matcher(HOUSE[0], turned(HOUSE[1], 1))
-    assert m.angle == pytest.approx(90.0, abs=4.0)  # the views themselves are turned a little
+    m = matcher(HOUSE[0], rotated(HOUSE[1], 1))
+    assert m.angle == pytest.approx(90.0, abs=4.0)  # the views themselves are rotated a little
     K = np.loadtxt(EXAMPLES / "maupertuis_K.txt")
     truth = np.loadtxt(EXAMPLES / "maupertuis_pose.txt")
-    # undo the turn in the keypoints: the camera and its pose stay as they are
+    # undo the rotation in the keypoints: the camera and its pose stay as they are
     _, transform = rotate_image(torch.zeros(1, 768, 1024), math.pi / 2)
     back = transform_points(torch.linalg.inv(transform), torch.from_numpy(m.keypoints1)).numpy()
     R, t, inliers = steerers.Matches(m.keypoints0, back, m.scores, m.indices).pose(K, K)
@@ -78,8 +78,8 @@ def test_planar_pair_by_sift() -> None:
 
 def test_match_reuses_extracted_features() -> None:
     matcher = steerers.load(num_keypoints=300)
-    f0, f1 = matcher.extract(ASTRONAUT), matcher.extract(turned(ASTRONAUT, 1))
-    m, direct = matcher.match(f0, f1), matcher(ASTRONAUT, turned(ASTRONAUT, 1))
+    f0, f1 = matcher.extract(ASTRONAUT), matcher.extract(rotated(ASTRONAUT, 1))
+    m, direct = matcher.match(f0, f1), matcher(ASTRONAUT, rotated(ASTRONAUT, 1))
     np.testing.assert_array_equal(m.indices, direct.indices)
     np.testing.assert_array_equal(m.keypoints0, f0.keypoints[m.indices[:, 0]].numpy())
     np.testing.assert_array_equal(m.keypoints1, f1.keypoints[m.indices[:, 1]].numpy())
@@ -89,7 +89,7 @@ def test_match_reuses_extracted_features() -> None:
 
 
 def test_every_match_has_its_angle_with_max_similarity() -> None:
-    m = steerers.load(strategy="max-similarity", num_keypoints=300)(ASTRONAUT, turned(ASTRONAUT, 3))
+    m = steerers.load(strategy="max-similarity", num_keypoints=300)(ASTRONAUT, rotated(ASTRONAUT, 3))
     assert m.angles is not None
     assert m.angles.shape == (len(m),)
     assert np.mean(abs(m.angles + 90.0) < 5.0) > 0.9
@@ -126,7 +126,7 @@ def test_keypoints_are_stored_pixels_after_resizing() -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_is_applied_on_request_and_keypoints_stay_stored(tmp_path: Path, orientation: int) -> None:
-    """Both files show the same upright picture; stored pixels, matched, are related by the stored turn."""
+    """Both files show the same upright picture; stored pixels, matched, are related by the stored rotation."""
     upright = PIL.Image.open(ASTRONAUT).crop((0, 0, 400, 300))
     undo = {
         1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4
@@ -144,7 +144,7 @@ def test_exif_is_applied_on_request_and_keypoints_stay_stored(tmp_path: Path, or
     expected = transform_points(to_stored, torch.from_numpy(m.keypoints0)).numpy()
     assert len(m) > 100
     assert np.mean(np.abs(m.keypoints1 - expected).max(axis=1) < 0.1) > 0.95
-    # mirrored: no turn relates the stored pictures
+    # mirrored: no rotation relates the stored pictures
     assert m.angle == {1: 0.0, 3: 180.0, 6: 90.0, 8: -90.0}.get(orientation)
 
 
@@ -171,7 +171,7 @@ def test_masks_act_before_selection() -> None:
         matcher(load_image(ASTRONAUT), ASTRONAUT, mask0=mask)
 
 
-def test_tta_with_a_mask_and_an_oblique_turn_stays_inside_the_image() -> None:
+def test_tta_with_a_mask_and_an_oblique_rotation_stays_inside_the_image() -> None:
     mask = np.zeros((512, 512), dtype=bool)
     mask[100:400, 100:400] = True
     oblique = to_uint8(rotate_image(load_image(ASTRONAUT).tensor, math.radians(45))[0].clamp(0, 1))
@@ -230,7 +230,7 @@ def test_tta_of_features_is_refused() -> None:
         ({"device": "no-such"}, "unknown device 'no-such'"),
         ({"device": "cuda:99"}, "not available"),
         ({"device": "xla"}, "unknown device 'xla'"),
-        ({"name": "upright-sift", "order": 8}, "order 8 needs turns that a C4 steerer does not have"),
+        ({"name": "upright-sift", "order": 8}, "order 8 needs rotations that a C4 steerer does not have"),
         ({"num_keypoints": 0}, "num_keypoints must be a whole number of at least 1, got 0"),
         ({"threshold": 1.5}, r"threshold must be in \[0, 1\), got 1.5"),
         ({"inverse_temperature": -1.0}, "inverse_temperature must be positive"),
@@ -250,7 +250,7 @@ def test_the_threshold_of_the_model_is_no_cosine() -> None:
     assert plain.strategy.threshold == -1.0
     assert plain.strategy.inverse_temperature == model.strategy.inverse_temperature
     assert steerers.load("sift", strategy="mutual-nearest", threshold=0.5).strategy.threshold == 0.5
-    assert len(plain(ASTRONAUT, turned(ASTRONAUT, 1))) > 150
+    assert len(plain(ASTRONAUT, rotated(ASTRONAUT, 1))) > 150
 
 
 def test_nan_descriptions_are_an_error() -> None:

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from helpers import EXAMPLES
 from steerers.cli import main, make_parser
 from steerers.matching import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-ROOT = Path(__file__).parents[1]
+ROOT = EXAMPLES.parent
 README = ROOT / "README.md"
 NOT_RUN = re.compile(r"<!-- not run: \S.* -->")
 QUICK_BENCH = [

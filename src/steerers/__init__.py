@@ -10,26 +10,26 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from steerers._version import __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from steerers.features import Features, Keypoints, Matches
     from steerers.pipeline import Pipeline, load
-    from steerers.representations import Group, Representation
-    from steerers.steerer import Steerer
-    from steerers.testing import assert_equivariant
-    from steerers.training.setting_a import fit
+    from steerers.steering.equivariance import assert_equivariant
+    from steerers.steering.representations import Group, Representation
+    from steerers.steering.steerer import Steerer
+    from steerers.training.fit_steerer import fit
 
 _HOME = {
     "Features": "features",
-    "Group": "representations",
+    "Group": "steering.representations",
     "Keypoints": "features",
     "Matches": "features",
     "Pipeline": "pipeline",
-    "Representation": "representations",
-    "Steerer": "steerer",
-    "assert_equivariant": "testing",
-    "fit": "training.setting_a",
+    "Representation": "steering.representations",
+    "Steerer": "steering.steerer",
+    "assert_equivariant": "steering.equivariance",
+    "fit": "training.fit_steerer",
     "load": "pipeline",
 }
 

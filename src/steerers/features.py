@@ -107,10 +107,10 @@ class Features:
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """Matched keypoints of two images, best score first, with the turn between the images.
+    """Matched keypoints of two images, best score first, with the rotation between the images.
 
-    ``angle`` is the counter-clockwise turn, in degrees in (-180, 180], that brings image 0 onto image 1; ``angles`` is
-    the same for every match. Both are ``None`` for a strategy that does not estimate them.
+    ``angle`` is the counter-clockwise rotation, in degrees in (-180, 180], that brings image 0 onto image 1; ``angles``
+    is the same for every match. Both are ``None`` for a strategy that does not estimate them.
     """
 
     keypoints0: FloatArray  # (K, 2) stored pixels of image 0

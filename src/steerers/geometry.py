@@ -1,6 +1,6 @@
 """Pixel frames, rotations of images and points, homographies, poses.
 
-Convention. Pixels are (x right, y down) with the centre of the top-left pixel at (0, 0); a turn is positive
+Convention. Pixels are (x right, y down) with the centre of the top-left pixel at (0, 0); a rotation is positive
 counter-clockwise *as seen*, as in :func:`torch.rot90`. A 3 x 3 matrix ``T`` maps points of one frame to another:
 ``p' ~ T (x, y, 1)``.
 """
@@ -85,13 +85,13 @@ def quarter_turns(angle: float) -> int | None:
 
 
 def rotation(angle: float) -> Tensor:
-    """The (2, 2) float64 map of pixel offsets when an image turns counter-clockwise by ``angle`` radians."""
+    """The (2, 2) float64 map of pixel offsets when an image rotates counter-clockwise by ``angle`` radians."""
     k = quarter_turns(angle)
     c, s = (math.cos(angle), math.sin(angle)) if k is None else ((1, 0, -1, 0)[k], (0, 1, 0, -1)[k])
     return torch.tensor([[c, s], [-s, c]], dtype=torch.float64)
 
 
-def turn_of(linear: Tensor) -> float | None:
+def rotation_of(linear: Tensor) -> float | None:
     """The angle in radians of the rotation nearest to a (2, 2) map of pixel offsets; ``None`` if it mirrors."""
     if float(torch.linalg.det(linear.double())) <= 0:
         return None
@@ -99,10 +99,10 @@ def turn_of(linear: Tensor) -> float | None:
 
 
 def rotation_about_centre(size: tuple[int, int], angle: float) -> tuple[Tensor, tuple[int, int]]:
-    """The map of pixels when an image of ``size`` turns about its centre onto a canvas that holds all of it.
+    """The map of pixels when an image of ``size`` rotations about its centre onto a canvas that holds all of it.
 
     Returns:
-        The (3, 3) map from the pixels of the image to those of the turned one, and the (width, height) of the canvas.
+        The (3, 3) map from the pixels of the image to those of the rotated one, and the (width, height) of the canvas.
     """
     width, height = size
     linear = rotation(angle)
@@ -117,13 +117,13 @@ def rotation_about_centre(size: tuple[int, int], angle: float) -> tuple[Tensor, 
 
 
 def rotate_image(image: Tensor, angle: float, fill: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Turn a (C, H, W) image counter-clockwise by ``angle`` radians onto a canvas that holds all of it.
+    """Rotate a (C, H, W) image counter-clockwise by ``angle`` radians onto a canvas that holds all of it.
 
     Quarter turns move pixels exactly (:func:`torch.rot90`); other angles sample bilinearly, and what lies outside the
     image is ``fill``.
 
     Returns:
-        The turned (C, H', W') image, and the (3, 3) map from pixels of the image to pixels of the turned one.
+        The rotated (C, H', W') image, and the (3, 3) map from pixels of the image to pixels of the rotated one.
     """
     height, width = image.shape[-2:]
     transform, new_size = rotation_about_centre((width, height), angle)

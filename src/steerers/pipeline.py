@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steerers.batches import check_batch, check_masks, put_together, read_images
-from steerers.devices import parse_device as parse_device  # noqa: PLC0414  where others know it
+from steerers._devices import parse_device as parse_device  # noqa: PLC0414  where others know it
+from steerers._files import StrPath
 from steerers.features import Features, Keypoints, Matches
-from steerers.files import StrPath
-from steerers.geometry import rotate_image, transform_points, turn_of, wrap_degrees
-from steerers.images import Exif, Image, ImageSource, load_image
+from steerers.geometry import rotate_image, rotation_of, transform_points, wrap_degrees
+from steerers.images.load import Exif, Image, ImageSource, load_image
+from steerers.images.read_ahead import check_batch, check_masks, put_together, read_images
 from steerers.matching.assignment import Assignment
 from steerers.matching.strategies import (
     STRATEGIES,
@@ -73,11 +73,11 @@ class Pipeline:
         """
         first, second = self.load_image(image0, mask0), self.load_image(image1, mask1)
         if isinstance(self.strategy, Tta):
-            return self._match_turned(self.strategy, first, second)
+            return self._match_rotated(self.strategy, first, second)
         return self.match(self.extract(first), self.extract(second))
 
     def load_image(self, source: ImageSource | Image, mask: ImageSource | None = None) -> Image:
-        """Read an image as :meth:`extract` would; what is already an :class:`~steerers.images.Image` stays."""
+        """Read an image as :meth:`extract` would; what is already an :class:`~steerers.images.load.Image` stays."""
         if not isinstance(source, Image):
             return load_image(source, max_size=self.max_size, exif=self.exif, mask=mask)
         if mask is not None:
@@ -137,7 +137,7 @@ class Pipeline:
                 raise ValueError(f"features of model {features.model!r} cannot be matched by {self.model.name!r}")
         first, second = features0.to(self.device), features1.to(self.device)
         found = self.strategy.match(first.descriptions, second.descriptions)
-        found = self.strategy.refined_turns(first.descriptions, second.descriptions, found)
+        found = self.strategy.refined_rotations(first.descriptions, second.descriptions, found)
         return self.to_matches(found, first, second)
 
     # Steps ------------------------------------------------------------------------------------------------------------
@@ -182,28 +182,28 @@ class Pipeline:
             orientation=image.orientation,
         )
 
-    def _match_turned(self, strategy: Tta, first: Image, second: Image) -> Matches:
-        """Test-time augmentation: describe the first image at every turn, keep the turn with the most matches."""
-        turned = [self.extract_turned(first, float(angle)) for angle in strategy.angles]
+    def _match_rotated(self, strategy: Tta, first: Image, second: Image) -> Matches:
+        """Test-time augmentation: describe the first image at every rotation, keep the one with the most matches."""
+        rotated = [self.extract_rotated(first, float(angle)) for angle in strategy.angles]
         features1 = self.extract(second)
-        assignment, best = strategy.match_turned([f.descriptions for f in turned], features1.descriptions)
-        return self.to_matches(assignment, turned[best], features1)
+        assignment, best = strategy.match_rotated([f.descriptions for f in rotated], features1.descriptions)
+        return self.to_matches(assignment, rotated[best], features1)
 
-    def extract_turned(self, image: Image, angle: float) -> Features:
-        """:meth:`extract` of the image turned by ``angle``, in radians, with keypoints of the image as it was."""
+    def extract_rotated(self, image: Image, angle: float) -> Features:
+        """:meth:`extract` of the image rotated by ``angle``, in radians, with keypoints of the image as it was."""
         tensor = image.tensor.to(self.device)
         allowed = torch.ones(tensor.shape[1:]) if image.mask is None else image.mask.float()
-        turned, to_turned = rotate_image(tensor, angle, fill=0.5)
+        rotated, to_rotated = rotate_image(tensor, angle, fill=0.5)
         mask = rotate_image(allowed[None], angle)[0][0] > 0.999
-        keypoints, descriptions = self._run(turned, mask)
+        keypoints, descriptions = self._run(rotated, mask)
         return self._features(
-            image, transform_points(torch.linalg.inv(to_turned), keypoints.xy.float()), keypoints, descriptions
+            image, transform_points(torch.linalg.inv(to_rotated), keypoints.xy.float()), keypoints, descriptions
         )
 
     def to_matches(self, found: Assignment, features0: Features, features1: Features) -> Matches:
         """What a strategy found of the features of two images, in stored pixels and degrees."""
         i, j = found.indices.unbind(dim=1)
-        angle, angles = _stored_turns(found, features0.orientation, features1.orientation)
+        angle, angles = _stored_rotations(found, features0.orientation, features1.orientation)
         return Matches(
             keypoints0=_numpy(features0.keypoints[i]),
             keypoints1=_numpy(features1.keypoints[j]),
@@ -245,10 +245,10 @@ def load(
         weights: files of weights that lie elsewhere than in the cache, told apart by their names; where the model needs
             one file, any name will do. What is in neither place is downloaded.
         strategy: how to match, see :data:`steerers.matching.STRATEGIES`; by default what suits the model.
-        order: how many turns a strategy tries; by default what the steerer has (8 for SO(2)).
+        order: how many rotations a strategy tries; by default what the steerer has (8 for SO(2)).
         num_keypoints: most keypoints an image.
         max_size: images are shrunk so that no side is longer; ``None`` keeps their size.
-        exif: ``"apply"`` turns photographs upright by their EXIF orientation before matching; keypoints stay those of
+        exif: ``"apply"`` rotates photographs upright by their EXIF orientation before matching; keypoints stay those of
             the stored pixels.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
         precision: ``"float32"``, or ``"bfloat16"`` or ``"float16"`` for DeDoDe's networks and the compact one.
@@ -274,14 +274,15 @@ def load(
     return Pipeline(model, made, num_keypoints, max_size, exif, checked)
 
 
-def _stored_turns(
+def _stored_rotations(
     found: Assignment, orientation0: Tensor, orientation1: Tensor
 ) -> tuple[float | None, np.ndarray | None]:
-    """Turns between what the model saw as turns between stored images, in degrees in (-180, 180].
+    """Rotations between what the model saw as rotations between stored images, in degrees in (-180, 180].
 
-    The orientations are identities unless EXIF was applied. If one of them mirrors, no turn relates the stored images.
+    The orientations are identities unless EXIF was applied. If one of them mirrors, no rotation relates the stored
+    images.
     """
-    base = turn_of(torch.linalg.inv(orientation1) @ orientation0)
+    base = rotation_of(torch.linalg.inv(orientation1) @ orientation0)
     if base is None:
         return None, None
     sense = math.copysign(1.0, float(torch.linalg.det(orientation0)))

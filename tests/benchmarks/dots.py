@@ -2,7 +2,7 @@
 
 Dots are drawn over a photograph at known places of every image, in colours that tell which is which: red is the
 intensity of a dot, the ratio of green to red its number, and blue marks the images after the first. The stub finds the
-dots' centres in whatever it is given, turned or shrunk, so that frames are checked by pixels.
+dots' centres in whatever it is given, rotated or shrunk, so that frames are checked by pixels.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import PIL.Image
 import torch
 from torch import Tensor
 
+from helpers import EXAMPLES
 from steerers import Pipeline, Steerer
 from steerers.benchmarks.runs import Run
 from steerers.features import Keypoints
@@ -22,7 +23,7 @@ from steerers.matching import make_strategy
 from steerers.models.base import Extractor
 from steerers.models.zoo import Model
 
-PHOTOGRAPH = Path(__file__).parents[2] / "examples" / "camera.jpg"
+PHOTOGRAPH = EXAMPLES / "camera.jpg"
 SIZE = (160, 120)
 DOTS = 12
 WRONG = (7, 10, 4, 9, 0, 11, 2, 3, 1, 6, 8, 5)  # a permutation that keeps nothing in its place

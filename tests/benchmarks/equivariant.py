@@ -7,13 +7,13 @@ from torch import Tensor
 
 from steerers.features import Keypoints
 from steerers.models.base import Descriptor
-from steerers.steerer import Steerer
+from steerers.steering.steerer import Steerer
 
 STEERER = Steerer.from_spec("3x0 + 1x1 + 1x2 + 1x3", "SO2")
 
 
 class Harmonics(Descriptor):
-    """Where a keypoint lies about the centre of the canvas, in frequencies 0 to 3: it turns with the image, exactly."""
+    """Where a keypoint lies about the centre of the canvas, in frequencies 0 to 3: exactly equivariant."""
 
     dim = 9
 

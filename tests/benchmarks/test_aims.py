@@ -187,7 +187,7 @@ def test_the_report_shows_the_papers_rows_below(evaluation: Evaluation[AimsPair,
 def test_the_plotted_steps_have_the_area_of_the_precision(
     evaluation: Evaluation[AimsPair, AimsOutcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from steerers.benchmarks import plots
+    from steerers.viz import plots
 
     curve = PrecisionRecall(np.array([3.0, 1.0]), np.array([0.9, 0.4]), np.array([0.5, 1.0]))
     drawn: dict[str, tuple[np.ndarray, np.ndarray]] = {}

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from steerers.benchmarks.cameras import MEGADEPTH_SCENES, list_megadepth, list_pairs
-from steerers.benchmarks.protocol import hash_pairs, turn_pairs
+from steerers.benchmarks.protocol import hash_pairs, rotate_pairs
 
 K = np.array([[500.0, 0, 320], [0, 510, 240], [0, 0, 1]])
 
 
-def turned(degrees: float) -> np.ndarray:
+def rotated(degrees: float) -> np.ndarray:
     c, s = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
     return np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]])
 
 
 def entry(index: int) -> dict[str, Any]:
-    return {"name": f"{index}.jpg", "K": K.tolist(), "R": turned(10 * index).tolist(), "t": [index, 0.0, 1.0]}
+    return {"name": f"{index}.jpg", "K": K.tolist(), "R": rotated(10 * index).tolist(), "t": [index, 0.0, 1.0]}
 
 
 def make_sequence(folder: Path, count: int = 5, **changes: Any) -> Path:
@@ -47,7 +47,7 @@ def test_pairs_of_a_sequence(tmp_path: Path) -> None:
     assert {pair.sequence for pair in pairs} == {"castle"}
     X = np.array([0.3, -0.2, 4.0])
     for pair, (i, j) in zip(pairs, (map(int, name.split("-")) for name in names), strict=True):
-        first, second = (turned(10 * index) @ X + [index, 0, 1] for index in (i, j))
+        first, second = (rotated(10 * index) @ X + [index, 0, 1] for index in (i, j))
         np.testing.assert_allclose(pair.R @ first + pair.t, second, atol=1e-12)
         np.testing.assert_array_equal(pair.K0, K)
     assert len(list_pairs(tmp_path)) == 4 + 3 + 2
@@ -64,10 +64,10 @@ def test_sequences_are_chosen_by_name(tmp_path: Path) -> None:
         list_pairs(tmp_path, (1,), ["c"])
 
 
-def test_the_hash_of_pairs_knows_turns_and_cameras_but_not_the_folder(tmp_path: Path) -> None:
+def test_the_hash_of_pairs_knows_rotations_and_cameras_but_not_the_folder(tmp_path: Path) -> None:
     first, second = (list_pairs(make_sequence(tmp_path / name / "s").parent, (1,)) for name in ("x", "y"))
     assert hash_pairs(first) == hash_pairs(second)
-    assert hash_pairs(first) != hash_pairs(turn_pairs(first, "fixed"))
+    assert hash_pairs(first) != hash_pairs(rotate_pairs(first, "fixed"))
     other = make_sequence(tmp_path / "z" / "s", K=(2 * K - np.diag([0, 0, 1])).tolist())
     assert hash_pairs(first) != hash_pairs(list_pairs(other.parent, (1,)))
 
@@ -129,7 +129,7 @@ def scene(number: str, **changes: Any) -> dict[str, Any]:
     poses = []
     for index in range(3):
         pose = np.eye(4, dtype=np.float32)
-        pose[:3, :3], pose[:3, 3] = turned(20 * index), (index, 1, 0)
+        pose[:3, :3], pose[:3, 3] = rotated(20 * index), (index, 1, 0)
         poses.append(pose)
     paths = [f"Undistorted_SfM/{number}/images/{index}.jpg" for index in range(3)]
     matches = np.zeros((2, 4), np.float32)
@@ -162,8 +162,8 @@ def test_scene_files(tmp_path: Path, index: str) -> None:
     assert len(pairs) == 10
     second = pairs[1]
     assert (second.image0.name, second.image1.name) == ("2.jpg", "1.jpg")
-    np.testing.assert_allclose(second.R, turned(-20), atol=1e-6)
-    np.testing.assert_allclose(second.t, [1, 1, 0] - turned(-20) @ [2, 1, 0], atol=1e-6)
+    np.testing.assert_allclose(second.R, rotated(-20), atol=1e-6)
+    np.testing.assert_allclose(second.t, [1, 1, 0] - rotated(-20) @ [2, 1, 0], atol=1e-6)
     np.testing.assert_allclose(second.K0, K - [[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])  # COLMAP's pixels to ours
     assert [pair.sequence for pair in list_megadepth(folder, ["0022_0.5_0.7"])] == ["0022_0.5_0.7"] * 2
 

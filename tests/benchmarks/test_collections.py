@@ -1,4 +1,4 @@
-"""Collections: verification at its threshold, agreement around triplets, and views of a map whose turns are known."""
+"""Collections: verification at its threshold, agreement around triplets, views of a map."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from steerers.benchmarks.selection import Selection, list_pairs
 from steerers.geometry import rotation, wrap_degrees
 from terrain import make_prediction, make_terrain, save, view_of
 
-TURNS = {"a": 0.0, "b": 40.0, "c": 115.0, "d": -130.0}  # of views of one map; e is of another
+ROTATIONS = {"a": 0.0, "b": 40.0, "c": 115.0, "d": -130.0}  # of views of one map; e is of another
 ANGLES = st.floats(-1000, 1000)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -41,9 +41,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @given(st.lists(ANGLES, min_size=3, max_size=7), st.integers(-2, 2))
-def test_turns_of_one_world_agree(headings: list[float], turns: int) -> None:
+def test_rotations_of_one_world_agree(headings: list[float], rotations: int) -> None:
     angles = {
-        (str(i), str(j)): headings[j] - headings[i] + 360 * turns for i, j in combinations(range(len(headings)), 2)
+        (str(i), str(j)): headings[j] - headings[i] + 360 * rotations for i, j in combinations(range(len(headings)), 2)
     }
     errors = triplet_errors(angles)
     assert len(errors) == math.comb(len(headings), 3)
@@ -86,8 +86,8 @@ def points(count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).uniform([0, 0], [199, 149], (count, 2))
 
 
-def turned(xy: np.ndarray, degrees: float) -> np.ndarray:
-    """As the pixels of an image that turns counter-clockwise."""
+def rotated(xy: np.ndarray, degrees: float) -> np.ndarray:
+    """As the pixels of an image that rotations counter-clockwise."""
     return xy @ rotation(math.radians(degrees)).numpy().T + [60, 90]
 
 
@@ -99,14 +99,14 @@ def measured(xy0: np.ndarray, xy1: np.ndarray, angle: float | None = None, **opt
 @pytest.mark.parametrize("geometry", ["homography", "fundamental"])
 def test_a_pair_needs_so_many_inliers(geometry: str) -> None:
     xy = points(40)
-    assert measured(xy, turned(xy, 50), geometry=geometry, min_inliers=40).verified
-    outcome = measured(xy, turned(xy, 50), geometry=geometry, min_inliers=41)
+    assert measured(xy, rotated(xy, 50), geometry=geometry, min_inliers=40).verified
+    outcome = measured(xy, rotated(xy, 50), geometry=geometry, min_inliers=41)
     assert (outcome.verified, outcome.failed, outcome.num_inliers) == (False, False, 40)
 
 
 def test_the_threshold_is_in_pixels() -> None:
     xy = points(60)
-    off = turned(xy, 0)
+    off = rotated(xy, 0)
     off[40:] += 2.5 * np.random.default_rng(1).choice([-1, 1], (20, 2))  # by 3.5 px
     assert measured(xy, off, threshold=3.0).num_inliers == 40
     assert measured(xy, off, threshold=4.0).num_inliers == 60
@@ -131,10 +131,10 @@ def test_a_scene_with_depth_needs_the_fundamental_matrix() -> None:
 @pytest.mark.parametrize("degrees", [-135.0, 20.0, 90.0])
 def test_the_angle_is_that_of_the_homography_unless_the_matcher_has_one(geometry: str, degrees: float) -> None:
     xy = points(60)
-    outcome = measured(xy, turned(xy, degrees), geometry=geometry)
+    outcome = measured(xy, rotated(xy, degrees), geometry=geometry)
     assert outcome.angle == pytest.approx(degrees, abs=0.05)
     assert (outcome.angle_source, outcome.homography_angle) == ("homography", outcome.angle)
-    known = measured(xy, turned(xy, degrees), angle=degrees - 7.0, geometry=geometry)
+    known = measured(xy, rotated(xy, degrees), angle=degrees - 7.0, geometry=geometry)
     assert (known.angle, known.angle_source) == (degrees - 7.0, "matcher")
     assert summarise([known])["angle_from_homography_median"] == pytest.approx(7.0, abs=0.05)
     assert summarise([outcome])["angle_from_homography_median"] is None
@@ -162,7 +162,7 @@ def flight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four views of one map, and one of another."""
     folder = tmp_path_factory.mktemp("flight")
     terrain = make_terrain(320, seed=3)
-    for index, (name, degrees) in enumerate(TURNS.items()):
+    for index, (name, degrees) in enumerate(ROTATIONS.items()):
         save(view_of(terrain, (150 + 8 * index, 165), degrees, (200, 160))[0], folder / f"{name}.png")
     save(view_of(make_terrain(320, seed=4), (160, 160), 0.0, (200, 160))[0], folder / "e.png")
     return folder
@@ -174,14 +174,16 @@ def evaluation(flight: Path) -> Evaluation[Pair, CollectionOutcome]:
     return collections.evaluate(runs, list_pairs(flight), settings=Settings(max_size=200))
 
 
-def test_views_of_one_map_are_verified_and_their_turns_found(evaluation: Evaluation[Pair, CollectionOutcome]) -> None:
+def test_views_of_one_map_are_verified_and_their_rotations_found(
+    evaluation: Evaluation[Pair, CollectionOutcome],
+) -> None:
     for row, source, slack in zip(evaluation.rows, ("homography", "matcher"), (1.0, 22.5), strict=True):
         for outcome in row.outcomes:
             first, second = outcome.image0[0], outcome.image1[0]
             assert outcome.verified == (second != "e"), outcome
             if outcome.verified:
                 assert outcome.angle is not None
-                assert abs(wrap_degrees(outcome.angle - TURNS[second] + TURNS[first])) < slack
+                assert abs(wrap_degrees(outcome.angle - ROTATIONS[second] + ROTATIONS[first])) < slack
         found = summarise(row.outcomes)
         assert (found["num_pairs"], found["num_verified"], found["num_images"], found["num_joined"]) == (10, 6, 5, 4)
         assert (found["angle_source"], found["num_angles"]) == (source, 6)
@@ -220,7 +222,7 @@ def test_nothing_verified_is_a_row_of_dashes(evaluation: Evaluation[Pair, Collec
 
 
 def test_the_homography_angle_is_that_at_the_centre() -> None:
-    """Of a perspective map, whose turn differs from place to place."""
+    """Of a perspective map, whose rotation differs from place to place."""
     H = np.array([[1.0, 0.1, 5], [0.05, 1.1, -3], [8e-4, 5e-4, 1]])
     xy = points(60)
     angle = measured(xy, apply(H, xy)).angle

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.equivariant import STEERER, Harmonics
+from helpers import EXAMPLES
 from steerers.benchmarks.equivariance import Settings, describe_photo, evaluate, make_report
 from steerers.benchmarks.runs import Run, hash_files, load_runs
 from steerers.features import Keypoints
@@ -20,9 +21,9 @@ from steerers.matching.strategies import DualSoftmax
 from steerers.models.base import Extractor
 from steerers.models.zoo import Model
 from steerers.pipeline import Pipeline
-from steerers.steerer import Steerer
+from steerers.steering.steerer import Steerer
 
-PHOTOGRAPH = Path(__file__).parents[2] / "examples" / "astronaut.jpg"
+PHOTOGRAPH = EXAMPLES / "astronaut.jpg"
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -43,7 +44,7 @@ class Points(Extractor):
 
 
 class Arbitrary(Points):
-    """Descriptions by where a keypoint lies on the canvas, in no relation to a turn."""
+    """Descriptions by where a keypoint lies on the canvas, in no relation to a rotation."""
 
     def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         frequencies = torch.arange(1, 10).double()
@@ -91,12 +92,12 @@ def test_an_arbitrary_descriptor_does_not(photos: list[Path]) -> None:
         for where in ("quarter", "other"):
             assert row[where]["cosine"] < 0.3
             assert row[where]["nearest"] < 0.2
-    assert steered["curves"]["cosine"][0] == pytest.approx(1)  # no turn
+    assert steered["curves"]["cosine"][0] == pytest.approx(1)  # no rotation
     assert kept["quarter"]["mean_change"] > 0.1
     assert kept["quarter"]["correlation"] < 0.3
 
 
-def test_a_cyclic_steerer_is_exact_at_its_turns_alone(photos: list[Path]) -> None:
+def test_a_cyclic_steerer_is_exact_at_its_rotations_alone(photos: list[Path]) -> None:
     settings = Settings(num_keypoints=30, margin=2.0, angles=(0.0, 30.0, 60.0, 90.0, 180.0))
     (steered, unsteered), _ = evaluate([make_run(Points(), STEERER.discretised(4))], photos, settings)
     cosines = steered["curves"]["cosine"]
@@ -118,7 +119,7 @@ def test_upright_sift_is_exact_at_quarter_turns() -> None:
     assert kept["other"]["max_change"] > 0.05
     assert sift["descriptions"] == "as they are"
     assert sift["steerer"] is None
-    assert sift["quarter"]["nearest"] > 0.99  # orientations turn too
+    assert sift["quarter"]["nearest"] > 0.99  # orientations rotation too
     assert sift["other"]["nearest"] > 0.9
 
 

@@ -21,7 +21,7 @@ from steerers import Matches
 from steerers.benchmarks import homographies, protocol, report
 from steerers.benchmarks.homographies import LAYOUTS, Estimator, HomographyPair, evaluate, list_pairs, summarise
 from steerers.benchmarks.metrics import apply
-from steerers.benchmarks.protocol import ROTATIONS, Pair, Prediction, Rotation, Settings, hash_pairs, turn_pairs
+from steerers.benchmarks.protocol import ROTATIONS, Pair, Prediction, Rotation, Settings, hash_pairs, rotate_pairs
 from steerers.benchmarks.runs import Run, load_runs, share_extractors
 from steerers.features import Keypoints
 from steerers.geometry import rotation_about_centre
@@ -35,15 +35,15 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def whole_pixels() -> list[np.ndarray]:
-    """Homographies that take the dots to centres of pixels: a shift, and a turn by 180 degrees."""
+    """Homographies that take the dots to centres of pixels: a shift, and a rotation by 180 degrees."""
     half_turn = rotation_about_centre(SIZE, math.pi)[0].numpy()
     return [np.array([[1, 0, 7], [0, 1, -5], [0, 0, 1.0]]), half_turn]
 
 
 def perspective() -> list[np.ndarray]:
-    turn = rotation_about_centre(SIZE, math.radians(20))[0].numpy()
+    rotation = rotation_about_centre(SIZE, math.radians(20))[0].numpy()
     tilt = np.array([[1.0, 0.05, 2], [-0.03, 1.05, -4], [2e-4, -3e-4, 1]])
-    return [tilt, tilt @ np.array([[1, 0, -12], [0, 1, -20], [0, 0, 1.0]]) @ turn]
+    return [tilt, tilt @ np.array([[1, 0, -12], [0, 1, -20], [0, 0, 1.0]]) @ rotation]
 
 
 def make_data(folder: Path, layout: str = "oxford", Hs: list[np.ndarray] | None = None, ending: str = ".png") -> Path:
@@ -90,8 +90,8 @@ def test_a_perfect_matcher_scores_100(data: Path, rotation: Rotation) -> None:
 
 
 @pytest.mark.parametrize("rotation", ROTATIONS)
-def test_keypoints_turn_back_onto_the_truth(tilted: Path, rotation: Rotation) -> None:
-    """Every mode, a true perspective map with a turn of its own, at a size at which images are shrunk."""
+def test_keypoints_rotation_back_onto_the_truth(tilted: Path, rotation: Rotation) -> None:
+    """Every mode, a true perspective map with a rotation of its own, at a size at which images are shrunk."""
     pairs = list_pairs(LAYOUTS["hpatches"], tilted)
     table = evaluate([make_run()], pairs, rotation, settings=Settings(max_size=120))
     (row,) = table.rows
@@ -147,9 +147,9 @@ def test_failures_are_counted(data: Path) -> None:
 def test_the_sign_of_the_angle(data: Path) -> None:
     table = evaluate([make_run()], list_pairs(LAYOUTS["oxford"], data), "quarter")
     first = [outcome for outcome in table.rows[0].outcomes if outcome.name == "seq 1-2"]  # a mere shift
-    assert [outcome.turn1 for outcome in first] == [90, 180, 270]
+    assert [outcome.rotation1 for outcome in first] == [90, 180, 270]
     assert [outcome.angle % 360 for outcome in first] == pytest.approx([90, 180, 270], abs=0.01)  # type: ignore[operator]
-    second = [outcome for outcome in table.rows[0].outcomes if outcome.name == "seq 1-3"]  # turned by 180 itself
+    second = [outcome for outcome in table.rows[0].outcomes if outcome.name == "seq 1-3"]  # rotated by 180 itself
     assert [outcome.angle % 360 for outcome in second] == pytest.approx([270, 0, 90], abs=0.01)  # type: ignore[operator]
 
 
@@ -165,15 +165,15 @@ def test_features_are_shared_by_runs_of_one_extractor(data: Path) -> None:
         make_run(stub, "dual-softmax", "d"),
     ]
     rows = summary(runs, list_pairs(LAYOUTS["oxford"], data), "quarter")
-    # the first image upright and at three turns for tta, each other one at three turns
+    # the first image upright and at three rotations for tta, each other one at three rotations
     assert stub._calls == 4 + 3 * COUNT
     assert [row["extractions_per_pair"] for row in rows] == [2, 2, 5, 2]
     assert [row["precision"] for row in rows[:3]] == [1.0, 1.0, 1.0]
     assert rows[2]["angle_error_mean"] == pytest.approx(0, abs=0.01)
-    assert rows[3]["precision"] < 0.5  # descriptions that turn with the image, matched as if they did not
+    assert rows[3]["precision"] < 0.5  # descriptions that rotate with the image, matched as if they did not
 
 
-def test_tta_of_jointly_turned_images(data: Path) -> None:
+def test_tta_of_jointly_rotated_images(data: Path) -> None:
     stub = Stub()
     (row,) = summary([make_run(stub, "tta", order=4)], list_pairs(LAYOUTS["oxford"], data), "joint")
     assert row["precision"] == 1.0
@@ -365,26 +365,28 @@ def test_a_file_is_kept_whole_or_not_at_all(data: Path, tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-# Turns and masks ------------------------------------------------------------------------------------------------------
+# Rotations and masks --------------------------------------------------------------------------------------------------
 
 
-def test_the_turns_of_every_mode() -> None:
+def test_the_rotations_of_every_mode() -> None:
     pairs = [Pair(str(k), "s", Path("a"), Path("b")) for k in range(8)]
-    turns = {rotation: [(p.turn0, p.turn1) for p in turn_pairs(pairs, rotation)] for rotation in ROTATIONS}
-    assert turns["upright"] == [(0, 0)] * 8
-    assert turns["fixed"] == [(0, t) for t in (40, 90, 140, 190, 240, 290, 340, 30)]
-    assert turns["quarter"] == [(0, 90), (0, 180), (0, 270)] * 8
-    assert turns["joint"] == [(90, 90), (180, 180), (270, 270)] * 8
-    assert turns["c4"] == [(0, t) for t in (0, 90, 180, 270, 0, 90, 180, 270)]
-    assert turns["so2"] == [(0, t) for t in (0, 10, 20, 30, 40, 50, 60, 70)]
-    assert turn_pairs(pairs * 5, "so2")[37].turn1 == 10
-    assert turns["all"] == [(0, t) for t in range(0, 360, 10)] * 8
+    rotations = {
+        rotation: [(p.rotation0, p.rotation1) for p in rotate_pairs(pairs, rotation)] for rotation in ROTATIONS
+    }
+    assert rotations["upright"] == [(0, 0)] * 8
+    assert rotations["fixed"] == [(0, t) for t in (40, 90, 140, 190, 240, 290, 340, 30)]
+    assert rotations["quarter"] == [(0, 90), (0, 180), (0, 270)] * 8
+    assert rotations["joint"] == [(90, 90), (180, 180), (270, 270)] * 8
+    assert rotations["c4"] == [(0, t) for t in (0, 90, 180, 270, 0, 90, 180, 270)]
+    assert rotations["so2"] == [(0, t) for t in (0, 10, 20, 30, 40, 50, 60, 70)]
+    assert rotate_pairs(pairs * 5, "so2")[37].rotation1 == 10
+    assert rotations["all"] == [(0, t) for t in range(0, 360, 10)] * 8
     with pytest.raises(ValueError, match="unknown rotation 'no-such'; use one of upright, fixed"):
-        turn_pairs(pairs, "no-such")  # type: ignore[arg-type]
+        rotate_pairs(pairs, "no-such")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("turn", "masked"), [(0, False), (90, False), (40, True)])
-def test_masked_corners(data: Path, turn: int, masked: bool) -> None:
+@pytest.mark.parametrize(("rotation", "masked"), [(0, False), (90, False), (40, True)])
+def test_masked_corners(data: Path, rotation: int, masked: bool) -> None:
     @dataclass
     class Seen:
         mask: Tensor | None = None
@@ -396,7 +398,7 @@ def test_masked_corners(data: Path, turn: int, masked: bool) -> None:
             seen.mask = mask
             return super().detect(image, num_keypoints=num_keypoints)
 
-    pairs = [replace(pair, turn1=turn) for pair in list_pairs(LAYOUTS["oxford"], data)[:1]]
+    pairs = [replace(pair, rotation1=rotation) for pair in list_pairs(LAYOUTS["oxford"], data)[:1]]
     protocol.predict([make_run(Looking())], pairs)
     assert seen.mask is None
     protocol.predict([make_run(Looking())], pairs, Settings(mask_corners=True))
@@ -419,13 +421,13 @@ def test_both_layouts_are_read(tmp_path: Path, layout: str, ending: str) -> None
         np.testing.assert_allclose(pair.homography, H)
 
 
-def test_the_hash_of_pairs_knows_turns_and_truth_but_not_the_folder(tmp_path: Path) -> None:
+def test_the_hash_of_pairs_knows_rotations_and_truth_but_not_the_folder(tmp_path: Path) -> None:
     first, second = (
         list_pairs(LAYOUTS["oxford"], make_data(tmp_path / name, ending=ending))
         for name, ending in (("a", ".png"), ("b", ".ppm"))
     )
     assert hash_pairs(first) == hash_pairs(second)
-    assert hash_pairs(first) != hash_pairs(turn_pairs(first, "fixed"))
+    assert hash_pairs(first) != hash_pairs(rotate_pairs(first, "fixed"))
     assert hash_pairs(first) != hash_pairs([replace(pair, homography=2 * pair.homography) for pair in first])
 
 
@@ -510,10 +512,10 @@ def test_report_holds_what_a_reader_needs(data: Path) -> None:
     assert set(written["environment"]) >= {"steerers", "commit", "python", "torch", "numpy", "opencv", "device"}
     quarter = written["tables"][1]
     assert quarter["pairs_sha256"] == hash_pairs(tables[1].pairs)
-    assert list(quarter["rows"][0]["by_turn"]) == ["90", "180", "270"]
+    assert list(quarter["rows"][0]["by_rotation"]) == ["90", "180", "270"]
     assert quarter["rows"][0]["by_sequence"]["seq"]["num_pairs"] == 3 * COUNT
     text = whole.to_markdown()
-    assert "### quarter: second image turned by 90, 180 and 270 degrees" in text
+    assert "### quarter: second image rotated by 90, 180 and 270 degrees" in text
     assert "| stub | procrustes | 100.0 | 100.0 | 100.0 | 100.0 | 100.0 | 12 | 0.0° | 0 of 6 |" in text
     assert "USAC_MAGSAC, 3 px" in text
 

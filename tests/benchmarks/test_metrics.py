@@ -130,22 +130,22 @@ def test_repeatability_of_many_keypoints_goes_by_parts(monkeypatch: pytest.Monke
 
 
 @given(degrees=st.floats(-179, 179), scale=st.floats(-3, 3).filter(lambda value: abs(value) > 0.1))
-def test_turn_at_centre_of_a_turn(degrees: float, scale: float) -> None:
-    turn, _ = rotation_about_centre(SIZE, math.radians(degrees))
-    assert metrics.turn_at_centre(scale * turn.numpy(), SIZE) == pytest.approx(
+def test_rotation_at_centre_of_a_rotation(degrees: float, scale: float) -> None:
+    rotation, _ = rotation_about_centre(SIZE, math.radians(degrees))
+    assert metrics.rotation_at_centre(scale * rotation.numpy(), SIZE) == pytest.approx(
         degrees, abs=1e-6
     )  # near quarter turns are exact
 
 
-def test_turn_at_centre_of_a_perspective_map() -> None:
-    turn, _ = rotation_about_centre(SIZE, math.radians(25))
-    H = turn.numpy() @ np.array([[1.2, 0.3, 4], [-0.1, 0.9, 2], [1e-3, -2e-3, 1]])
+def test_rotation_at_centre_of_a_perspective_map() -> None:
+    rotation, _ = rotation_about_centre(SIZE, math.radians(25))
+    H = rotation.numpy() @ np.array([[1.2, 0.3, 4], [-0.1, 0.9, 2], [1e-3, -2e-3, 1]])
     centre, step = np.array([50.0, 25.0]), 1e-5
     offsets = [np.array([step, 0]), np.array([0, step])]
     columns = [(metrics.apply(H, [centre + o]) - metrics.apply(H, [centre - o]))[0] / (2 * step) for o in offsets]
     (a, c), (b, d) = columns
-    assert metrics.turn_at_centre(H, SIZE) == pytest.approx(math.degrees(math.atan2(b - c, a + d)), abs=1e-4)
-    assert metrics.turn_at_centre(np.diag([-1.0, 1, 1]), SIZE) is None
+    assert metrics.rotation_at_centre(H, SIZE) == pytest.approx(math.degrees(math.atan2(b - c, a + d)), abs=1e-4)
+    assert metrics.rotation_at_centre(np.diag([-1.0, 1, 1]), SIZE) is None
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_rows_fit_the_tables() -> None:
 
 
 def test_the_paper_is_in_proportion() -> None:
-    """One turn more costs one matching more: a slip of the pen among the times would show."""
+    """One rotation more costs one matching more: a slip of the pen among the times would show."""
     times = {row["label"]: row["seconds"]["total"]["mean"] for row in paper.rows("runtime")}
     plain = times["DeDoDe-B, Dual softmax"]
     four, eight = times["DeDoDe-B-C4, Max matches C4-steered"], times["DeDoDe-B-SO2, Max matches C8-steered"]

@@ -34,7 +34,7 @@ COLUMNS = (
 
 
 def make(**plots: object) -> Report:
-    table = Table("fixed: turned", COLUMNS, [OURS, PAPER], {"num_pairs": 9, "pairs_sha256": "0123456789abcdef0123"})
+    table = Table("fixed: rotated", COLUMNS, [OURS, PAPER], {"num_pairs": 9, "pairs_sha256": "0123456789abcdef0123"})
     environment = {"steerers": "1", "device": "CPU", "threads": 2, "commit": None}
     return Report("poses", "What it is.", {"seed": 3}, environment, [table], plots)  # type: ignore[arg-type]
 
@@ -43,7 +43,7 @@ def test_markdown() -> None:
     assert make().to_markdown() == (
         "## poses\n\n"
         "What it is. Run on CPU, 2 threads; steerers 1; commit unknown.\n\n"
-        "### fixed: turned\n\n"
+        "### fixed: rotated\n\n"
         "9 pairs, SHA-256 of the list `0123456789abcdef`.\n\n"
         "| model | strategy | AUC@5 | AUC@20 | matches | failed | note |\n"
         "|---|---|---:|---:|---:|---:|---|\n"

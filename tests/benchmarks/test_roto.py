@@ -25,13 +25,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two scenes of dots, each drawn where a turn takes it."""
+    """Two scenes of dots, each drawn where a rotation takes it."""
     folder = tmp_path_factory.mktemp("roto360")
     for scene, offset in (("v_one", 20), ("v_two", 16)):
         (folder / scene).mkdir()
         points = dots() + np.array([0, offset])
         for angle in ANGLES:
-            H = roto_like.turn_about_centre(SIZE, angle)
+            H = roto_like.rotation_about_centre(SIZE, angle)
             draw(apply(H, points), folder / scene / f"1_rot{angle}.png", marked=angle > 0, size=SIZE)
             np.savetxt(folder / scene / f"1_rot{angle}.txt", H)
     return folder
@@ -153,7 +153,7 @@ def test_broken_scenes_are_refused(data: Path, tmp_path: Path) -> None:
     for path in scene.iterdir():
         if "rot0" not in path.name:
             path.unlink()
-    with pytest.raises(ValueError, match="has no turned images"):
+    with pytest.raises(ValueError, match="has no rotated images"):
         list_pairs(tmp_path)
 
 
@@ -175,7 +175,7 @@ def pixels(path: Path) -> np.ndarray:
     return np.asarray(PIL.Image.open(path).convert("L"), np.float64)
 
 
-def test_made_scenes_are_turned_as_their_homographies_say(photographs: Path, tmp_path: Path) -> None:
+def test_made_scenes_are_rotated_as_their_homographies_say(photographs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "made"
     assert make(photographs, folder, scenes=2) == ["01_a", "02_b"]
     assert roto_like.is_made(folder)
@@ -187,7 +187,7 @@ def test_made_scenes_are_turned_as_their_homographies_say(photographs: Path, tmp
     for pair in pairs[35:]:
         first, second = pixels(pair.image0), pixels(pair.image1)
         assert first.shape == second.shape == (90, 120)
-        ys, xs = np.mgrid[30:61, 45:76]  # in the middle, which every turn keeps in view
+        ys, xs = np.mgrid[30:61, 45:76]  # in the middle, which every rotation keeps in view
         points = apply(pair.homography, np.stack([xs.ravel(), ys.ravel()], axis=1))
         near = np.rint(points).astype(int)
         off = np.abs(points - near).max(axis=1) < 0.1  # where no neighbour has a say
@@ -199,8 +199,8 @@ def test_made_scenes_are_turned_as_their_homographies_say(photographs: Path, tmp
     half = next(pair for pair in pairs[35:] if pair.angle == 180)
     assert np.abs(pixels(half.image1) - pixels(half.image0)[::-1, ::-1]).mean() < 2
     quarter = next(pair for pair in pairs[35:] if pair.angle == 90)
-    turned = np.rot90(pixels(quarter.image0)[:, 15:105])  # counter-clockwise; what stays on the canvas
-    assert np.abs(pixels(quarter.image1)[:, 15:105] - turned).mean() < 3
+    rotated = np.rot90(pixels(quarter.image0)[:, 15:105])  # counter-clockwise; what stays on the canvas
+    assert np.abs(pixels(quarter.image1)[:, 15:105] - rotated).mean() < 3
     assert pixels(quarter.image1)[:, :10].max() < 30  # uncovered: black, but for what JPEG makes of it
 
 

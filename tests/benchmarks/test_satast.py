@@ -47,7 +47,7 @@ def marked(seed: int = 0, count: int = 6) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two photographs of maps, turned, of which nothing is square."""
+    """Two photographs of maps, rotated, of which nothing is square."""
     folder = tmp_path_factory.mktemp("satast")
     for index, name in enumerate(("ISS001-E-1", "ISS001-E-2")):
         terrain = make_terrain(300, seed=10 + index)
@@ -183,7 +183,7 @@ def test_the_threshold_must_be_positive() -> None:
 # A generated set ------------------------------------------------------------------------------------------------------
 
 
-def test_known_views_upright_and_turned(data: Path, sift: Run) -> None:
+def test_known_views_upright_and_rotated(data: Path, sift: Run) -> None:
     pairs = list_pairs(data)
     settings, estimator = Settings(max_size=240), Estimator(threshold=0.01)
     evaluations = [
@@ -197,7 +197,7 @@ def test_known_views_upright_and_turned(data: Path, sift: Run) -> None:
         assert row["error_median"] < 1.0
     report = satast.make_report(evaluations, settings, estimator, {"device": "CPU"})
     first, second = report.tables
-    assert sorted(second.rows[0]["by_turn"]) == ["180", "270", "90"]
+    assert sorted(second.rows[0]["by_rotation"]) == ["180", "270", "90"]
     assert report.settings["auc_pixels"] == [5.0, 10.0, 20.0, 30.0]
     assert "threshold 0.01, confidence 0.99999999, 100000 iterations" in report.description
     assert list(report.plots) == ["errors-upright.png", "errors-quarter.png"]

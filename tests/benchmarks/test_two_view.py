@@ -50,7 +50,7 @@ def world(seed: int, count: int = DOTS) -> np.ndarray:
 
 
 def camera(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of the second image: turned by some degrees and moved."""
+    """Of the second image: rotated by some degrees and moved."""
     rng = np.random.default_rng(100 + seed)
     return rotation(rng.normal(size=3), 6.0), np.array([1.2, 0.4, 0.3]) * rng.uniform(0.7, 1.0, 3)
 
@@ -119,7 +119,7 @@ def test_a_shuffled_matcher_scores_0(data: Path, rotation: Rotation) -> None:
 def test_a_matcher_whose_camera_is_off_scores_what_the_threshold_says(
     data: Path, name: two_view.Name, degrees: float
 ) -> None:
-    """Matches as they would be if the second camera were turned further about the line to the first."""
+    """Matches as they would be if the second camera were rotated further about the line to the first."""
     pairs = list_pairs(data)
     found = []
     for pair, seed in zip(pairs, SCENES.values(), strict=True):
@@ -242,7 +242,7 @@ def test_wrong_estimators_are_refused(options: dict, message: str) -> None:
 
 def outcome(errors: list[float]) -> PoseOutcome:
     return PoseOutcome(
-        name="", sequence="", turn0=0, turn1=0, num_keypoints=(1, 1), num_matches=1, extractions=2,
+        name="", sequence="", rotation0=0, rotation1=0, num_keypoints=(1, 1), num_matches=1, extractions=2,
         extraction_seconds=1.0, matching_seconds=1.0, pose_errors=errors, num_inliers=1.0, angle=None,
     )  # fmt: skip
 

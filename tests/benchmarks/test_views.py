@@ -18,7 +18,7 @@ from steerers.benchmarks.runs import Run, load_runs
 from steerers.benchmarks.views import Recent, count_bytes, fit, load_at, resize
 from steerers.features import Keypoints
 from steerers.geometry import transform_points
-from steerers.images import Image, ImageError, load_image
+from steerers.images.load import Image, ImageError, load_image
 from steerers.matching import make_strategy
 from steerers.models.base import Extractor
 from terrain import save

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from steerers.bench.matching import MEASURED
+from steerers.benchmarks.speed.matching import MEASURED
 from steerers.cli import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -99,7 +99,7 @@ def test_without_textbook(tmp_path: Path) -> None:
 
 
 def test_several_sizes_and_orders(tmp_path: Path) -> None:
-    """What tries no turns is measured once for each size."""
+    """What tries no rotations is measured once for each size."""
     path = tmp_path / "bench.json"
     sizes = ["--num", "100", "200", "--order", "4", "3", "--dim", "28", "--repeats", "1", "--no-textbook"]
     ran = bench(*sizes, "--strategies", "dual-softmax", "max-similarity", "--json", path)
@@ -175,7 +175,7 @@ def test_bad_input(tmp_path: Path, arguments: list[str], message: str) -> None:
 
 
 def test_bad_output_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("steerers.bench.matching.bench_matching", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr("steerers.benchmarks.speed.matching.bench_matching", lambda *_, **__: pytest.fail("measured"))
     path = tmp_path / "no-such" / "bench.json"
     assert bench(*SMALL, "--json", path) == (
         2,

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from helpers import assert_refused
+from helpers import EXAMPLES, assert_refused
 from steerers.cli import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-EXAMPLES = Path(__file__).parents[2] / "examples"
 HOUSE = [EXAMPLES / "maupertuis_0.jpg", EXAMPLES / "maupertuis_1.jpg"]
 SMALL = ["--size", "72x56", "--num-keypoints", "30", "--repeats", "1"]
 

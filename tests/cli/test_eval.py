@@ -1,4 +1,4 @@
-"""``steerers eval`` of homographies, turned photographs and poses as users call it, on data made from a photograph."""
+"""``steerers eval`` of homographies, rotated photographs and poses as users call it, on data made from a photograph."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import PIL.Image
 import pytest
 import torch
 
-from helpers import assert_refused
+from helpers import EXAMPLES, assert_refused
 from steerers.cli import main
 from steerers.geometry import rotation_about_centre, warp_image
-from steerers.images import load_image, to_uint8
+from steerers.images.load import load_image, to_uint8
 
-PHOTOGRAPH = Path(__file__).parents[2] / "examples" / "astronaut.jpg"
+PHOTOGRAPH = EXAMPLES / "astronaut.jpg"
 QUICK = ["--num-keypoints", "400", "--max-size", "320"]
 
 pytestmark = pytest.mark.usefixtures("one_thread", "elsewhere")
@@ -265,7 +265,7 @@ def test_megadepth(
     assert "Rows of the paper are of its own protocol: images squashed to 784 x 784" in printed
     assert "plain RANSAC, 0.5 px at the stored size" in printed  # the paper's estimator
     ours, *paper = json.loads(out.read_text())["tables"][0]["rows"]
-    assert [(pair["turn0"], pair["turn1"]) for pair in ours["pairs"]] == rotations
+    assert [(pair["rotation0"], pair["rotation1"]) for pair in ours["pairs"]] == rotations
     assert ours["num_matches"] > 40
     assert all(row["source"] == "paper" for row in paper)
 

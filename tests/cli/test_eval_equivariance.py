@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers import assert_refused
+from helpers import EXAMPLES, assert_refused
 from steerers.cli import main
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICK = ["--num-keypoints", "100", "--max-size", "256"]
 
 pytestmark = pytest.mark.usefixtures("one_thread", "elsewhere")

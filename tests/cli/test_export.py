@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 import steerers
 from helpers import assert_refused
-from steerers import export
 from steerers.cli import main
+from steerers.models import onnx
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -43,12 +43,12 @@ def test_options_reach_the_exporter(
 ) -> None:
     asked: dict[str, Any] = {}
 
-    def pretend(model: Any, path: Path, **options: Any) -> export.Agreement:
+    def pretend(model: Any, path: Path, **options: Any) -> onnx.Agreement:
         path.write_bytes(b"onnx")
         asked.update(options, model=model.name)
-        return export.Agreement(1.0, 1.0)
+        return onnx.Agreement(1.0, 1.0)
 
-    monkeypatch.setattr(export, "export_onnx", pretend)
+    monkeypatch.setattr(onnx, "export_onnx", pretend)
     arguments = ["export", "compact", "-o", "x.onnx", "--num-keypoints", "7", "--size", "640x480", "--opset", "18"]
     assert main(arguments) == 0
     assert asked == {

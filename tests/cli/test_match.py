@@ -19,16 +19,16 @@ import pytest
 import torch
 from PIL.Image import Transpose
 
+from helpers import EXAMPLES
 from steerers.cli import main
 from steerers.geometry import rotation_about_centre, transform_points
-from steerers.models.upright_sift import UprightSift
+from steerers.models.classical import UprightSift
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-EXAMPLES = Path(__file__).parents[2] / "examples"
 HOUSE = EXAMPLES / "maupertuis_0.jpg", EXAMPLES / "maupertuis_1.jpg"
 QUICK = ("--num-keypoints", "300", "--max-size", "400")
-SIZE = (360, 280)  # of the pictures made here: not square, so that a turn shows in the frame
-TURN = {1: Transpose.ROTATE_90, 2: Transpose.ROTATE_180, 3: Transpose.ROTATE_270}
+SIZE = (360, 280)  # of the pictures made here: not square, so that a rotation shows in the frame
+ROTATION = {1: Transpose.ROTATE_90, 2: Transpose.ROTATE_180, 3: Transpose.ROTATE_270}
 KEYS = {
     "image0", "image1", "model", "strategy", "verified_by", "angle_deg", "num_matches", "num_inliers", "homography",
     "keypoints0", "keypoints1", "scores", "angles_deg", "inliers", "seconds",
@@ -88,8 +88,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("input")
     photograph = astronaut()
     photograph.save(folder / "good.png")
-    for k, turn in TURN.items():
-        photograph.transpose(turn).save(folder / f"turned_{k}.png")
+    for k, rotation in ROTATION.items():
+        photograph.transpose(rotation).save(folder / f"rotated_{k}.png")
     (folder / "empty.jpg").touch()
     jpeg = (EXAMPLES / "coffee.jpg").read_bytes()
     (folder / "truncated.jpg").write_bytes(jpeg[: len(jpeg) // 2])
@@ -125,7 +125,7 @@ def moved(report: dict[str, Any], transform: torch.Tensor) -> np.ndarray:
 
 @pytest.mark.parametrize(("k", "degrees"), [(1, 90.0), (3, -90.0)])
 def test_report_of_a_quarter_turn(run: Run, files: Path, out: Path, k: int, degrees: float) -> None:
-    first, second, path = files / "good.png", files / f"turned_{k}.png", out / "report.json"
+    first, second, path = files / "good.png", files / f"rotated_{k}.png", out / "report.json"
     ran = run(first, second, *QUICK, "--model", "upright-sift", "--json", path)  # whose quarter turns are exact
     report = json.loads(path.read_text(), parse_constant=pytest.fail)
     assert set(report) == KEYS
@@ -151,7 +151,7 @@ def test_report_of_a_quarter_turn(run: Run, files: Path, out: Path, k: int, degr
     corners = torch.tensor([[0, 0], [SIZE[0], 0], [0, SIZE[1]], SIZE], dtype=torch.float64)
     assert float((transform_points(H, corners) - transform_points(truth, corners)).norm(dim=1).max()) < 0.3
 
-    summary = f"{count} matches, {report['num_inliers']} inliers, turned by {degrees:.1f} degrees counter-clockwise"
+    summary = f"{count} matches, {report['num_inliers']} inliers, rotated by {degrees:.1f} degrees counter-clockwise"
     assert re.fullmatch(
         re.escape(f"{summary} (upright-sift, max-matches, ") + r"\d+\.\d s\)\n" + re.escape(f"wrote {path}\n"), ran.out
     )
@@ -159,7 +159,7 @@ def test_report_of_a_quarter_turn(run: Run, files: Path, out: Path, k: int, degr
 
 
 def test_report_of_the_default_model(matched: Matched, files: Path) -> None:
-    report = matched(files / "good.png", files / "turned_3.png", *QUICK)
+    report = matched(files / "good.png", files / "rotated_3.png", *QUICK)
     assert (report["model"], report["strategy"]) == ("compact", "max-similarity")
     assert report["angle_deg"] == pytest.approx(-90, abs=1)
     assert len(report["angles_deg"]) == report["num_matches"] > 150
@@ -170,7 +170,7 @@ def test_report_of_the_default_model(matched: Matched, files: Path) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("matches.png", "PNG"), ("matches.JPG", "JPEG")])
 def test_picture(run: Run, files: Path, out: Path, name: str, kind: str) -> None:
-    ran = run(files / "good.png", files / "turned_1.png", *QUICK, "--out", out / name)
+    ran = run(files / "good.png", files / "rotated_1.png", *QUICK, "--out", out / name)
     assert ran.code == 0
     assert f"wrote {out / name}\n" in ran.out
     assert os.listdir(out) == [name]
@@ -178,7 +178,7 @@ def test_picture(run: Run, files: Path, out: Path, name: str, kind: str) -> None
         assert (opened.format, opened.mode) == (kind, "RGB")
         pixels = np.asarray(opened).astype(float)
     height, width = pixels.shape[:2]
-    scale = 640 / SIZE[0]  # the turned picture is the higher one
+    scale = 640 / SIZE[0]  # the rotated picture is the higher one
     assert 640 < height < 740
     assert width == pytest.approx(scale * sum(SIZE), abs=60)
     assert pixels.std() > 30
@@ -190,7 +190,7 @@ def test_without_output_only_prints(run: Run, files: Path, out: Path, monkeypatc
     monkeypatch.chdir(out)
     ran = run(files / "good.png", files / "good.png", *QUICK)
     assert ran.code == 0
-    assert re.fullmatch(r"\d+ matches, \d+ inliers, turned by 0\.0 degrees counter-clockwise \(.*\)\n", ran.out)
+    assert re.fullmatch(r"\d+ matches, \d+ inliers, rotated by 0\.0 degrees counter-clockwise \(.*\)\n", ran.out)
     assert os.listdir(out) == []
 
 
@@ -212,7 +212,7 @@ def test_output_of_a_former_run_is_replaced(run: Run, files: Path, out: Path) ->
     [("dual-softmax", None), ("max-similarity", 90.0), ("subset", 90.0), ("invariant", None), ("tta", 90.0)],
 )
 def test_strategy(matched: Matched, files: Path, strategy: str, degrees: float | None) -> None:
-    report = matched(files / "good.png", files / "turned_1.png", "--strategy", strategy)
+    report = matched(files / "good.png", files / "rotated_1.png", "--strategy", strategy)
     assert report["strategy"] == strategy
     assert report["angle_deg"] == (None if degrees is None else pytest.approx(degrees, abs=1))
     if strategy in ("max-similarity", "subset"):
@@ -225,12 +225,12 @@ def test_strategy(matched: Matched, files: Path, strategy: str, degrees: float |
 
 
 def test_order(matched: Matched, files: Path) -> None:
-    """Two turns: a half turn is found, a quarter turn cannot be."""
+    """Two rotations: a half turn is found, a quarter turn cannot be."""
     options = ("--strategy", "max-similarity", "--order", "2")
-    report = matched(files / "good.png", files / "turned_2.png", *options)
+    report = matched(files / "good.png", files / "rotated_2.png", *options)
     assert abs(report["angle_deg"]) == pytest.approx(180, abs=1)
     assert report["num_inliers"] > 150
-    report = matched(files / "good.png", files / "turned_1.png", *options)
+    report = matched(files / "good.png", files / "rotated_1.png", *options)
     assert report["num_inliers"] < 30
 
 
@@ -274,7 +274,7 @@ def test_masks(matched: Matched, files: Path, tmp_path: Path) -> None:
 def test_exif(matched: Matched, files: Path, tmp_path: Path) -> None:
     """A stored quarter turn that the tag undoes: upright matching works once it is applied; pixels stay stored."""
     exif = PIL.Image.Exif()
-    exif[0x0112] = 6  # a viewer turns the stored picture clockwise
+    exif[0x0112] = 6  # a viewer rotates the stored picture clockwise
     stored = tmp_path / "stored.png"
     astronaut().transpose(Transpose.ROTATE_90).save(stored, exif=exif)
     options = ("--strategy", "dual-softmax")
@@ -289,14 +289,14 @@ def test_exif(matched: Matched, files: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", ["sift", "orb"])
 def test_model(matched: Matched, files: Path, model: str) -> None:
-    report = matched(files / "good.png", files / "turned_1.png", "--model", model)
+    report = matched(files / "good.png", files / "rotated_1.png", "--model", model)
     assert (report["model"], report["strategy"]) == (model, "dual-softmax")
     assert report["angle_deg"] is None
     assert report["num_inliers"] > 100
 
 
 def test_numbers(matched: Matched, files: Path) -> None:
-    pair = files / "good.png", files / "turned_1.png"
+    pair = files / "good.png", files / "rotated_1.png"
     assert matched(*pair, "--num-keypoints", "40")["num_matches"] <= 40
     strict = matched(*pair, "--threshold", "0.9")
     assert 0 < strict["num_matches"] < matched(*pair)["num_matches"]
@@ -319,9 +319,9 @@ def test_nothing_to_match(matched: Matched, files: Path, out: Path, name: str, v
         assert opened.height > 640
 
 
-def test_unknown_turn_is_said(run: Run, files: Path) -> None:
+def test_unknown_rotation_is_said(run: Run, files: Path) -> None:
     ran = run(files / "plain.png", files / "plain.png")
-    assert ran.out.startswith("0 matches, 0 inliers, unknown turn (compact, max-similarity, ")
+    assert ran.out.startswith("0 matches, 0 inliers, unknown rotation (compact, max-similarity, ")
 
 
 def test_nothing_in_common(matched: Matched) -> None:
@@ -353,7 +353,7 @@ def test_kinds_of_images(matched: Matched, files: Path, tmp_path: Path, kind: st
         made = PIL.Image.fromarray(np.asarray(photograph.convert("L")).astype(np.uint16) * 9 + 700)
     assert made.mode == {"grey": "L", "palette": "P", "16-bit": "I;16"}[kind]
     made.save(tmp_path / "made.png")
-    report = matched(tmp_path / "made.png", files / "turned_1.png")
+    report = matched(tmp_path / "made.png", files / "rotated_1.png")
     assert report["angle_deg"] == pytest.approx(90, abs=1)
     assert report["num_inliers"] > 100
 
@@ -406,10 +406,10 @@ def test_bad_images(run: Run, files: Path, out: Path, name: str, message: str, p
         (["--strategy", "max-matches", "--model", "sift"], "needs a steerer, and this model has none"),
         (["--device", "no-such"], "unknown device 'no-such'; use cpu"),
         (["--device", "cuda:99"], "device 'cuda:99' is not available"),
-        (["--model", "upright-sift", "--order", "8"], "order 8 needs turns that a C4 steerer does not have; use 4"),
+        (["--model", "upright-sift", "--order", "8"], "order 8 needs rotations that a C4 steerer does not have; use 4"),
         (
             ["--model", "upright-sift", "--order", "continuous", "--strategy", "max-similarity"],
-            "the turns of C4 only",
+            "the rotations of C4 only",
         ),
         (["--order", "many"], "argument --order: 'many' is neither a whole number of at least 2 nor 'continuous'"),
         (["--order", "-4"], "argument --order: '-4' is neither"),
@@ -557,10 +557,10 @@ def in_process(*arguments: str | Path) -> Ran:
 
 def test_process_works(files: Path, out: Path) -> None:
     ran = in_process(
-        files / "good.png", files / "turned_1.png", *QUICK, "--out", out / "m.jpg", "--json", out / "m.json"
+        files / "good.png", files / "rotated_1.png", *QUICK, "--out", out / "m.jpg", "--json", out / "m.json"
     )
     assert (ran.code, ran.err) == (0, "")
-    assert re.search(r"turned by (89\.\d|90\.\d) degrees", ran.out)
+    assert re.search(r"rotated by (89\.\d|90\.\d) degrees", ran.out)
     assert sorted(os.listdir(out)) == ["m.jpg", "m.json"]
 
 

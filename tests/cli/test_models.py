@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from steerers.cli import main
-from steerers.images import to_uint8
+from steerers.images.load import to_uint8
 from steerers.models.superpoint import SuperPointNetwork
 from steerers.models.zoo import DETECTORS, ZOO
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from steerers.cli import main
-from steerers.steerer import Steerer
+from steerers.steering.steerer import Steerer
 from steerers.training.config import SteererConfig
 from steerers.training.export import MODEL
 from training.runs import fake_run, make_photographs, make_run, small_config

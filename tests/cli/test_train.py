@@ -19,10 +19,11 @@ import torch.distributed as dist
 
 from datasets.scenes import cameras_around, street, write_detections, write_megadepth
 from datasets.workspaces import write_scene
+from helpers import CONFIG_FOLDER
+from steerers._weights import load
 from steerers.cli import INTERRUPTED, Parser, train
 from steerers.datasets.photos import PhotoStore
-from steerers.images import to_uint8
-from steerers.models.weights import load
+from steerers.images.load import to_uint8
 from steerers.training import loop
 from steerers.training.checkpoint import read
 from steerers.training.log import RunLog, read_log
@@ -30,7 +31,7 @@ from terrain import make_terrain
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = CONFIG_FOLDER
 TINY = """
 setting = "joint"
 steps = 4
@@ -394,5 +395,5 @@ def test_help_says_what_the_minutes_leave_out(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_dry_run_refuses_what_a_run_would(config: Path) -> None:
-    with pytest.raises(ValueError, match="does not have all the turns"):
+    with pytest.raises(ValueError, match="does not have all the rotations"):
         run(config, "--dry-run", "--set", "steerer.group=C4", "steerer.kind=perm")

@@ -102,9 +102,11 @@ def rectangle(centre: ArrayLike, side0: ArrayLike, side1: ArrayLike, seed: int =
     return Rectangle(np.asarray(centre, np.float64) - (first + second) / 2, first, second, seed, detail)
 
 
-def box(centre: ArrayLike, size: ArrayLike, turn: float = 0.0, seed: int = 0, detail: float = 3.0) -> list[Rectangle]:
-    """The six faces of a box of ``size`` (x, y, z), turned by ``turn`` radians about the vertical."""
-    c, s = np.cos(turn), np.sin(turn)
+def box(
+    centre: ArrayLike, size: ArrayLike, rotation: float = 0.0, seed: int = 0, detail: float = 3.0
+) -> list[Rectangle]:
+    """The six faces of a box of ``size`` (x, y, z), rotated by ``rotation`` radians about the vertical."""
+    c, s = np.cos(rotation), np.sin(rotation)
     axes = (np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]]) * np.asarray(size, np.float64)).T  # rows: sides of the box
     faces: list[Rectangle] = []
     for k in range(3):

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from datasets.scenes import Scene, cameras_around, render, warp
-from datasets.workspaces import CAMERAS, NAMES, SCENE, turn_between, write_scene
+from datasets.workspaces import CAMERAS, NAMES, SCENE, rotation_between, write_scene
+from helpers import EXAMPLES
 from steerers.datasets.check_colmap import check
 from steerers.datasets.colmap import Colmap, export
 from steerers.datasets.colmap_files import TRACKS
@@ -30,7 +31,6 @@ from steerers.geometry import transform_points
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 CPU = torch.device("cpu")
 VIEWS = Views(size=160, scale=(0.8, 1.1), tilt=1.2, perspective=0.05, photometric=0.0)
 
@@ -45,14 +45,14 @@ def source(root: Path) -> Colmap:
     return Colmap(root, views=VIEWS)
 
 
-def batch_of(source: Colmap, turns: tuple[Tensor, Tensor] | None = None, seed: int = 0) -> PairBatch:
-    """All pairs, each view turned by an angle of its own."""
+def batch_of(source: Colmap, rotations: tuple[Tensor, Tensor] | None = None, seed: int = 0) -> PairBatch:
+    """All pairs, each view rotated by an angle of its own."""
     count = len(source)
-    if turns is None:
+    if rotations is None:
         drawn = torch.rand(2, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        turns = (2 * math.pi * drawn[0], 2 * math.pi * drawn[1])
+        rotations = (2 * math.pi * drawn[0], 2 * math.pi * drawn[1])
     read = [source.read(index) for index in range(count)]
-    return source.make(read, *turns, [seed + k for k in range(count)], CPU)
+    return source.make(read, *rotations, [seed + k for k in range(count)], CPU)
 
 
 def truth(source: Colmap, batch: PairBatch, index: int, xy: Tensor, shrunk: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -69,7 +69,7 @@ def truth(source: Colmap, batch: PairBatch, index: int, xy: Tensor, shrunk: floa
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_tracks_are_exact_between_turned_views(source: Colmap, seed: int) -> None:
+def test_tracks_are_exact_between_rotated_views(source: Colmap, seed: int) -> None:
     batch = batch_of(source, seed=seed)
     assert batch.anchors is not None
     checked = 0
@@ -90,7 +90,7 @@ def test_tracks_are_exact_between_turned_views(source: Colmap, seed: int) -> Non
     assert float((back - batch.anchors[0])[known].norm(dim=1).quantile(0.98)) < 0.1
 
 
-def test_offsets_turn_with_the_photographs(source: Colmap) -> None:
+def test_offsets_rotation_with_the_photographs(source: Colmap) -> None:
     batch = batch_of(source)
     assert batch.anchors is not None
     index = next(k for k in range(len(source)) if source.names(k)[2] == NAMES[2])  # rolled by more than 120 degrees
@@ -152,29 +152,29 @@ def test_keypoints_near_tracks_correspond(source: Colmap) -> None:
 # Batches --------------------------------------------------------------------------------------------------------------
 
 
-def test_turns_are_all_that_is_left_of_rotation(source: Colmap) -> None:
+def test_rotations_are_all_that_is_left_of_rotation(source: Colmap) -> None:
     quarter = torch.full((len(source),), math.pi / 2, dtype=torch.float64)
-    for turns in ((0 * quarter, 0 * quarter), (quarter, -0.8 * quarter)):
-        batch = batch_of(source, turns)
+    for rotations in ((0 * quarter, 0 * quarter), (quarter, -0.8 * quarter)):
+        batch = batch_of(source, rotations)
         assert batch.anchors is not None
         for index, angle in enumerate(batch.angles.tolist()):
             first, second = (ends[index][ends[index].isfinite().all(dim=1)] for ends in batch.anchors)
-            left = turn_between(first, second) + angle
+            left = rotation_between(first, second) + angle
             assert abs(math.remainder(left, 2 * math.pi)) < math.radians(25)
 
 
 def test_batches_follow_from_seeds_alone(source: Colmap) -> None:
     read = [source.read(0), source.read(3)]
-    turns0, turns1 = torch.tensor([0.3, 1.0]).double(), torch.tensor([2.0, 4.0]).double()
-    whole = source.make(read, turns0, turns1, [5, 6], CPU)
+    rotations0, rotations1 = torch.tensor([0.3, 1.0]).double(), torch.tensor([2.0, 4.0]).double()
+    whole = source.make(read, rotations0, rotations1, [5, 6], CPU)
     for k in (0, 1):
-        part = source.make(read[k : k + 1], turns0[k : k + 1], turns1[k : k + 1], [5 + k], CPU)
+        part = source.make(read[k : k + 1], rotations0[k : k + 1], rotations1[k : k + 1], [5 + k], CPU)
         for name in ("images0", "images1", "masks0", "masks1"):
             torch.testing.assert_close(getattr(part, name)[0], getattr(whole, name)[k], atol=1e-5, rtol=0)
         assert part.anchors is not None
         assert whole.anchors is not None
         torch.testing.assert_close(part.anchors[1][0], whole.anchors[1][k], equal_nan=True, atol=1e-3, rtol=0)
-    other = source.make(read, turns0, turns1, [7, 8], CPU)
+    other = source.make(read, rotations0, rotations1, [7, 8], CPU)
     assert not torch.equal(other.images0, whole.images0)
 
 

@@ -48,10 +48,10 @@ def copy(made: Made, tmp_path: Path) -> Path:
     return tmp_path / "MegaDepth"
 
 
-def make(source: MegaDepth, turns: tuple[float, float] = (0.0, 0.0)) -> PairBatch:
+def make(source: MegaDepth, rotations: tuple[float, float] = (0.0, 0.0)) -> PairBatch:
     """All pairs in one batch."""
-    turns0, turns1 = (torch.full((len(source),), turn, dtype=torch.float64) for turn in turns)
-    return source.make([source.read(index) for index in range(len(source))], turns0, turns1, [3, 4, 5], CPU)
+    rotations0, rotations1 = (torch.full((len(source),), rotation, dtype=torch.float64) for rotation in rotations)
+    return source.make([source.read(index) for index in range(len(source))], rotations0, rotations1, [3, 4, 5], CPU)
 
 
 def in_view(camera: Camera, points: Array, from_photo: torch.Tensor) -> Array:
@@ -63,10 +63,12 @@ def in_view(camera: Camera, points: Array, from_photo: torch.Tensor) -> Array:
     return transform_points(to_view, torch.from_numpy(project(camera, points)[0])).numpy()
 
 
-@pytest.mark.parametrize("turns", [(0.0, 0.0), (math.pi / 2, math.pi), (0.7, -2.1)], ids=["upright", "quarters", "any"])
-def test_points_lie_in_the_views_where_the_geometry_says(made: Made, turns: tuple[float, float]) -> None:
+@pytest.mark.parametrize(
+    "rotations", [(0.0, 0.0), (math.pi / 2, math.pi), (0.7, -2.1)], ids=["upright", "quarters", "any"]
+)
+def test_points_lie_in_the_views_where_the_geometry_says(made: Made, rotations: tuple[float, float]) -> None:
     root, points = made
-    batch = make(MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0], detections=True), turns)
+    batch = make(MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0], detections=True), rotations)
     assert isinstance(batch.warp, ViewWarp)
     assert batch.detections is not None
     maps = (batch.warp.from_photos0, batch.warp.from_photos1)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from helpers import seeds
 from steerers.datasets.folder import Photographs
-from steerers.datasets.pairs import PairBatch, Rotations, ViewWarp, correspondences, draw_turns
+from steerers.datasets.pairs import PairBatch, Rotations, ViewWarp, correspondences, draw_rotations
 from steerers.datasets.photos import PhotoStore, held_out
 from steerers.datasets.views import Views
 from steerers.geometry import to_normalised, transform_points
@@ -41,7 +41,7 @@ STORE = store_of(SIZES)
 
 
 def make(source: Photographs, indices: list[int], rotations: Rotations, own: list[int]) -> PairBatch:
-    return source.make([source.read(k) for k in indices], *draw_turns(rotations, own), own, CPU)
+    return source.make([source.read(k) for k in indices], *draw_rotations(rotations, own), own, CPU)
 
 
 def sample(images: Tensor, xy: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def test_every_photograph_is_a_pair() -> None:
         assert 0 <= float(images.min()) <= float(images.max()) <= 1
     assert batch.dense
     assert not torch.equal(batch.images0, batch.images1)
-    torch.testing.assert_close(batch.angles, torch.subtract(*draw_turns("SO2", [5, 6, 7])) % (2 * math.pi))
+    torch.testing.assert_close(batch.angles, torch.subtract(*draw_rotations("SO2", [5, 6, 7])) % (2 * math.pi))
 
 
 @settings(max_examples=15)
@@ -93,12 +93,12 @@ def test_both_views_show_the_same_where_the_warp_says(seed: int, rotations: Rota
 @settings(max_examples=12)
 @given(seed=seeds, rotations=st.sampled_from(get_args(Rotations)), cut=st.integers(1, 4))
 def test_a_batch_in_parts_is_the_batch_at_once(seed: int, rotations: Rotations, cut: int) -> None:
-    """Bit for bit: pixels, masks, turns and warps."""
+    """Bit for bit: pixels, masks, rotations and warps."""
     source = Photographs(STORE, Views(size=40, scale=(0.2, 1.5), tilt=2.0, photometric=1.0))
     order, own = [3, 0, 1, 4, 2], [seed + k for k in range(5)]
     whole = make(source, order, rotations, own)
     parts = [make(source, order[part], rotations, own[part]) for part in (slice(cut), slice(cut, 5))]
-    for name in ("images0", "images1", "masks0", "masks1", "turns0", "turns1", "angles"):
+    for name in ("images0", "images1", "masks0", "masks1", "rotations0", "rotations1", "angles"):
         assert torch.equal(getattr(whole, name), torch.cat([getattr(part, name) for part in parts])), name
     xy = 40 * torch.rand(5, 30, 2, generator=torch.Generator().manual_seed(seed))
     for way in ("forward", "backward"):
@@ -132,10 +132,10 @@ def test_masks_end_with_the_photograph_not_with_its_canvas() -> None:
     assert not batch.masks0.all()
 
 
-def test_jointly_turned_views_are_turned_alike() -> None:
+def test_jointly_rotated_views_are_rotated_alike() -> None:
     batch = make(Photographs(STORE, Views(size=48)), [0, 1, 2], "joint-SO2", [1, 2, 3])
     assert not batch.angles.any()
-    assert bool((batch.turns0 != 0).all())
+    assert bool((batch.rotations0 != 0).all())
 
 
 def test_views_of_a_pair_overlap() -> None:

@@ -27,9 +27,9 @@ from datasets.scenes import (
     warp,
     write_megadepth,
 )
-from steerers.datasets.draws import mix
 from steerers.datasets.megadepth import MegaDepth, read_depth
 from steerers.datasets.pairs import PairBatch, PairSource, ViewWarp
+from steerers.datasets.rng import mix
 from steerers.datasets.scene_info import read_scene_info
 from steerers.datasets.views import Views
 from steerers.geometry import scaling, to_normalised, transform_points
@@ -67,12 +67,12 @@ def copy(root: Path, tmp_path: Path) -> Path:
     return tmp_path / "MegaDepth"
 
 
-def make(source: MegaDepth, turns: tuple[float, float] = (0.0, 0.0), seed: int = 0) -> PairBatch:
+def make(source: MegaDepth, rotations: tuple[float, float] = (0.0, 0.0), seed: int = 0) -> PairBatch:
     """All pairs in one batch."""
     count = len(source)
-    turns0, turns1 = (torch.full((count,), turn, dtype=torch.float64) for turn in turns)
+    rotations0, rotations1 = (torch.full((count,), rotation, dtype=torch.float64) for rotation in rotations)
     seeds = [mix(seed, index) for index in range(count)]
-    return source.make([source.read(index) for index in range(count)], turns0, turns1, seeds, CPU)
+    return source.make([source.read(index) for index in range(count)], rotations0, rotations1, seeds, CPU)
 
 
 def stored_pixels(xy: Tensor, from_photo: Tensor, camera: Camera) -> Array:
@@ -104,16 +104,18 @@ def one_surface(scene: Scene, camera: Camera, xy: Array, reach: float) -> np.nda
 
 
 @pytest.mark.parametrize(
-    "turns",
+    "rotations",
     [(0.0, 0.0), (math.pi / 2, 0.0), (math.pi, 3 * math.pi / 2), (0.7, -2.1)],
     ids=["upright", "quarter", "two quarters", "any angle"],
 )
-def test_warps_between_turned_views_are_exact_to_a_tenth_of_a_pixel(root: Path, turns: tuple[float, float]) -> None:
+def test_warps_between_rotated_views_are_exact_to_a_tenth_of_a_pixel(
+    root: Path, rotations: tuple[float, float]
+) -> None:
     """Against the geometry that the photographs were made from, both ways, occlusion included."""
     source = MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0])
     scene, photographed = SCENES["0001"], cameras("0001")
     assert len(source) == 3
-    batch = make(source, turns)
+    batch = make(source, rotations)
     assert isinstance(batch.warp, ViewWarp)
     maps = (batch.warp.from_photos0, batch.warp.from_photos1)
     generator = torch.Generator().manual_seed(0)
@@ -147,11 +149,11 @@ def _hidden(scene: Scene, here: Camera, there: Camera, xy: Array) -> np.ndarray[
     return np.asarray(inside & (before < 0.94 * reached) & one_surface(scene, there, true, 1.5))
 
 
-@pytest.mark.parametrize("turns", [(0.0, 0.0), (math.pi / 2, math.pi), (1.0, 2.5)])
-def test_warped_points_have_the_same_colour(root: Path, turns: tuple[float, float]) -> None:
+@pytest.mark.parametrize("rotations", [(0.0, 0.0), (math.pi / 2, math.pi), (1.0, 2.5)])
+def test_warped_points_have_the_same_colour(root: Path, rotations: tuple[float, float]) -> None:
     """Pictures and warp agree: the maps between photographs and views are those that the views were made with."""
     source = MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0])
-    batch = make(source, turns)
+    batch = make(source, rotations)
     xy = torch.rand(3, 3000, 2, generator=torch.Generator().manual_seed(1)) * (VIEWS.size - 1)
     moved, seen = batch.warp.forward(xy)
     here, there, beside = (
@@ -207,14 +209,14 @@ def test_the_source_answers_the_protocol(root: Path) -> None:
 def test_all_that_is_drawn_follows_from_the_seeds(root: Path) -> None:
     source = MegaDepth(root, views=Views(size=96, photometric=0.7), scenes=["0001"], min_overlaps=[0.0])
     read = [source.read(index) for index in range(3)]
-    turns = torch.tensor([0.0, 0.5, 2.0], dtype=torch.float64)
-    whole = source.make(read, turns, turns, [5, 6, 7], CPU)
-    again = source.make(read, turns, turns, [5, 6, 7], CPU)
+    rotations = torch.tensor([0.0, 0.5, 2.0], dtype=torch.float64)
+    whole = source.make(read, rotations, rotations, [5, 6, 7], CPU)
+    again = source.make(read, rotations, rotations, [5, 6, 7], CPU)
     assert torch.equal(whole.images0, again.images0)
-    other = source.make(read, turns, turns, [8, 9, 10], CPU)
+    other = source.make(read, rotations, rotations, [8, 9, 10], CPU)
     assert not torch.equal(whole.images0, other.images0)
     for n in range(3):
-        part = source.make(read[n : n + 1], turns[n : n + 1], turns[n : n + 1], [5 + n], CPU)
+        part = source.make(read[n : n + 1], rotations[n : n + 1], rotations[n : n + 1], [5 + n], CPU)
         torch.testing.assert_close(part.images1, whole.images1[n : n + 1], atol=1e-5, rtol=0)
         assert torch.equal(part.masks1, whole.masks1[n : n + 1])
 

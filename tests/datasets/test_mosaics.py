@@ -9,7 +9,7 @@ from torch import Tensor
 
 from steerers.datasets.folder import Photographs
 from steerers.datasets.mosaics import MosaicOptions, Mosaics
-from steerers.datasets.pairs import PairBatch, draw_turns
+from steerers.datasets.pairs import PairBatch, draw_rotations
 from steerers.datasets.photos import PhotoStore
 from steerers.datasets.views import Views
 from steerers.geometry import to_normalised
@@ -41,7 +41,7 @@ SMOOTH = store_of([smooth(k, *size) for k, size in enumerate(SIZES)])
 
 
 def make(source: Mosaics, indices: list[int], seeds: list[int]) -> PairBatch:
-    return source.make([source.read(k) for k in indices], *draw_turns("SO2", seeds), seeds, CPU)
+    return source.make([source.read(k) for k in indices], *draw_rotations("SO2", seeds), seeds, CPU)
 
 
 def test_a_mosaic_holds_the_photograph_and_chosen_others() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers import randn, seeds
-from steerers.datasets.pairs import PairBatch, Rotations, ViewWarp, correspondences, covered, draw_turns
+from steerers.datasets.pairs import PairBatch, Rotations, ViewWarp, correspondences, covered, draw_rotations
 from steerers.datasets.views import Views, draw_homographies
 from steerers.geometry import quarter_turns, transform_points
 
@@ -46,16 +46,16 @@ def scaled(factor: float, batch: int = 1) -> ViewWarp:
     )
 
 
-# Turns ----------------------------------------------------------------------------------------------------------------
+# Rotations ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rotations", get_args(Rotations))
-def test_turns_are_what_their_kind_says(rotations: Rotations) -> None:
-    turns0, turns1 = draw_turns(rotations, range(300))
-    assert turns0.shape == turns1.shape == (300,)
-    assert turns0.dtype == turns1.dtype == torch.float64
-    both = torch.cat([turns0, turns1])
-    quarters = [quarter_turns(turn) for turn in both.tolist()]
+def test_rotations_are_what_their_kind_says(rotations: Rotations) -> None:
+    rotations0, rotations1 = draw_rotations(rotations, range(300))
+    assert rotations0.shape == rotations1.shape == (300,)
+    assert rotations0.dtype == rotations1.dtype == torch.float64
+    both = torch.cat([rotations0, rotations1])
+    quarters = [quarter_turns(rotation) for rotation in both.tolist()]
     assert bool(((both >= 0) & (both < 2 * math.pi)).all())
     if rotations == "none":
         assert not both.any()
@@ -64,26 +64,26 @@ def test_turns_are_what_their_kind_says(rotations: Rotations) -> None:
     else:
         assert quarters.count(None) == 600
         assert float(torch.histc(both, 8, 0, 2 * math.pi).min()) > 40  # of 75 that are expected
-    assert torch.equal(turns0, turns1) == (rotations == "none" or rotations.startswith("joint"))
+    assert torch.equal(rotations0, rotations1) == (rotations == "none" or rotations.startswith("joint"))
 
 
 @given(rows=st.lists(seeds, min_size=1, max_size=5), rotations=st.sampled_from(get_args(Rotations)))
-def test_turns_of_a_pair_follow_from_its_seed_alone(rows: list[int], rotations: Rotations) -> None:
-    whole = draw_turns(rotations, rows)
-    parts = [draw_turns(rotations, [seed]) for seed in rows]
+def test_rotations_of_a_pair_follow_from_its_seed_alone(rows: list[int], rotations: Rotations) -> None:
+    whole = draw_rotations(rotations, rows)
+    parts = [draw_rotations(rotations, [seed]) for seed in rows]
     for side in (0, 1):
         assert torch.equal(whole[side], torch.cat([part[side] for part in parts]))
 
 
 def test_unknown_rotations_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown rotations 'C8'; use none, C4, SO2, joint-C4, joint-SO2"):
-        draw_turns("C8", [1])  # type: ignore[arg-type]
+        draw_rotations("C8", [1])  # type: ignore[arg-type]
 
 
 def test_the_angle_of_a_pair_takes_the_second_view_to_the_first() -> None:
     images, masks = torch.zeros(2, 3, SIZE, SIZE), everywhere()
-    turns0, turns1 = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 3.0])
-    batch = PairBatch(images, images, masks, masks, scaled(1.0, 2), turns0, turns1)
+    rotations0, rotations1 = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 3.0])
+    batch = PairBatch(images, images, masks, masks, scaled(1.0, 2), rotations0, rotations1)
     assert len(batch) == 2
     assert batch.angles.tolist() == pytest.approx([0.5, 2 * math.pi - 1])
     assert batch.anchors is batch.detections is None

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from datasets.scenes import project, warp
-from datasets.workspaces import CAMERAS, NAMES, SCENE, model_of, turn_between, write_scene
+from datasets.workspaces import CAMERAS, NAMES, SCENE, model_of, rotation_between, write_scene
 from steerers.datasets.reconstruction import Reconstruction, covisible
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -49,7 +49,7 @@ def test_shared_tracks_follow_the_geometry() -> None:
     np.testing.assert_allclose(xy1[seen], moved[seen], atol=0.02)
 
 
-def test_covisible_pairs_count_tracks_angles_and_turns() -> None:
+def test_covisible_pairs_count_tracks_angles_and_rotations() -> None:
     found = Reconstruction._of(model_of(CAMERAS))
     pairs = covisible(found)
     assert len(pairs) == 6
@@ -62,6 +62,6 @@ def test_covisible_pairs_count_tracks_angles_and_turns() -> None:
         angles = np.degrees(2 * np.arcsin(np.linalg.norm(rays[0] - rays[1], axis=1) / 2))
         assert pairs.angles[k] == pytest.approx(angles.mean(), rel=1e-6)
         assert -np.angle(pairs.similarity[k]) == pytest.approx(
-            turn_between(*map(torch.from_numpy, (xy0, xy1))), abs=1e-5
+            rotation_between(*map(torch.from_numpy, (xy0, xy1))), abs=1e-5
         )
         assert 0.7 < pairs.agreement[k] <= 1

@@ -18,7 +18,7 @@ from steerers.datasets.views import (
     fit_view,
     homographies_from_corners,
     render_views,
-    turns_about_middle,
+    rotations_about_middle,
 )
 from steerers.geometry import transform_points
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 IDENTITY = torch.eye(3, dtype=torch.float64)
 CORNERS = torch.tensor([[0.0, 0], [1, 0], [1, 1], [0, 1]], dtype=torch.float64)
-NO_TURN = torch.zeros(1, dtype=torch.float64)
+NO_ROTATION = torch.zeros(1, dtype=torch.float64)
 
 
 def noise(width: int, height: int, seed: int = 0) -> Tensor:
@@ -131,21 +131,21 @@ def test_four_corners_determine_homographies(seed: int) -> None:
 
 
 @given(angle=st.floats(-10, 10), size=st.integers(32, 500))
-def test_turning_about_the_middle_keeps_the_middle_and_adds_up(angle: float, size: int) -> None:
+def test_rotating_about_the_middle_keeps_the_middle_and_adds_up(angle: float, size: int) -> None:
     middle = torch.full((1, 2), (size - 1) / 2, dtype=torch.float64)
-    turns = turns_about_middle(size, torch.tensor([angle, 0.5, angle + 0.5], dtype=torch.float64))
-    for turn in turns:
-        torch.testing.assert_close(transform_points(turn, middle), middle)
-    torch.testing.assert_close(turns[0] @ turns[1], turns[2], atol=1e-9, rtol=0)
+    rotations = rotations_about_middle(size, torch.tensor([angle, 0.5, angle + 0.5], dtype=torch.float64))
+    for rotation in rotations:
+        torch.testing.assert_close(transform_points(rotation, middle), middle)
+    torch.testing.assert_close(rotations[0] @ rotations[1], rotations[2], atol=1e-9, rtol=0)
 
 
 @given(k=st.integers(-8, 8), x=st.integers(0, 32), y=st.integers(0, 32))
-def test_turns_move_pixels_as_rot90_does(k: int, x: int, y: int) -> None:
+def test_rotations_move_pixels_as_rot90_does(k: int, x: int, y: int) -> None:
     image = torch.zeros(33, 33)
     image[y, x] = 1
     row, column = torch.rot90(image, k).nonzero()[0].tolist()
-    turn = turns_about_middle(33, torch.tensor([k * math.pi / 2], dtype=torch.float64))[0]
-    assert transform_points(turn, torch.tensor([x, y], dtype=torch.float64)).tolist() == [column, row]
+    rotation = rotations_about_middle(33, torch.tensor([k * math.pi / 2], dtype=torch.float64))[0]
+    assert transform_points(rotation, torch.tensor([x, y], dtype=torch.float64)).tolist() == [column, row]
 
 
 @given(width=st.integers(20, 900), height=st.integers(20, 900))
@@ -162,7 +162,7 @@ def test_a_fitted_view_shows_the_whole_photograph(width: int, height: int) -> No
 
 def test_a_view_that_changes_nothing_is_the_photograph() -> None:
     photo = noise(64, 64)
-    images, masks, from_photos = render_views([photo], IDENTITY[None], NO_TURN, 64)
+    images, masks, from_photos = render_views([photo], IDENTITY[None], NO_ROTATION, 64)
     torch.testing.assert_close(images[0], photo, atol=1e-5, rtol=0)
     assert masks.all()
     assert images.dtype == torch.float32
@@ -174,7 +174,7 @@ def test_photographs_may_be_bytes_or_numbers() -> None:
     maps = draw_homographies([(80, 70)] * 3, Views(size=48), range(3))
     photos = [levels, levels.float() / 255, levels.double() / 255]
     for k in range(3):
-        images, _, _ = render_views(photos, maps[k].repeat(3, 1, 1), NO_TURN.repeat(3), 48)
+        images, _, _ = render_views(photos, maps[k].repeat(3, 1, 1), NO_ROTATION.repeat(3), 48)
         torch.testing.assert_close(images[0], images[1])
         torch.testing.assert_close(images[0], images[2])
 
@@ -183,11 +183,11 @@ def test_photographs_may_be_bytes_or_numbers() -> None:
 def test_quarter_turns_of_a_view_are_exact_in_any_company(seed: int, k: int) -> None:
     photo = noise(150, 120)
     maps = draw_homographies([(150, 120)], Views(size=48, tilt=2.0), [seed]).repeat(3, 1, 1)
-    turns = torch.tensor([0.0, k * math.pi / 2, 0.3], dtype=torch.float64)
-    images, masks, from_photos = render_views([photo] * 3, maps, turns, 48)
+    rotations = torch.tensor([0.0, k * math.pi / 2, 0.3], dtype=torch.float64)
+    images, masks, from_photos = render_views([photo] * 3, maps, rotations, 48)
     assert torch.equal(images[1], torch.rot90(images[0], k, (1, 2)))
     assert torch.equal(masks[1], torch.rot90(masks[0], k, (0, 1)))
-    torch.testing.assert_close(from_photos, turns_about_middle(48, turns) @ maps)
+    torch.testing.assert_close(from_photos, rotations_about_middle(48, rotations) @ maps)
 
 
 @given(seed=seeds, angles=st.tuples(st.floats(-7, 7), st.floats(-7, 7)))
@@ -197,8 +197,8 @@ def test_the_warp_between_views_is_exact(seed: int, angles: tuple[float, float])
     maps = draw_homographies([(120, 120)] * 2, views, [seed, seed + 1])
     middles = transform_points(torch.linalg.inv(maps), torch.full((2, 1, 2), 39.5, dtype=torch.float64))
     place = middles.mean(dim=(0, 1))  # in the photograph, between the middles of the views
-    turns = torch.tensor(angles, dtype=torch.float64)
-    images, masks, from_photos = render_views([dot(*place.tolist(), 120, spread=2.0)] * 2, maps, turns, 80)
+    rotations = torch.tensor(angles, dtype=torch.float64)
+    images, masks, from_photos = render_views([dot(*place.tolist(), 120, spread=2.0)] * 2, maps, rotations, 80)
     expected = transform_points(from_photos, place.expand(2, 1, 2))[:, 0]  # (2, 2)
     assume(bool(((expected > 14) & (expected < 65)).all()))
     found = torch.stack([centroid(image * mask) for image, mask in zip(images, masks, strict=True)])  # (2, 2)
@@ -214,8 +214,8 @@ def test_the_warp_between_views_is_exact(seed: int, angles: tuple[float, float])
 def test_masks_tell_what_the_photograph_covers(seed: int, angle: float) -> None:
     views = Views(size=48, scale=(0.5, 1.0), perspective=0.2)
     photo = torch.ones(3, 60, 50)
-    turns = torch.tensor([angle], dtype=torch.float64)
-    images, masks, from_photos = render_views([photo], draw_homographies([(50, 60)], views, [seed]), turns, 48)
+    rotations = torch.tensor([angle], dtype=torch.float64)
+    images, masks, from_photos = render_views([photo], draw_homographies([(50, 60)], views, [seed]), rotations, 48)
     axis = torch.arange(48, dtype=torch.float64)
     pixels = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), dim=-1)  # (S, S, 2)
     source = transform_points(torch.linalg.inv(from_photos[0]), pixels)
@@ -227,7 +227,7 @@ def test_masks_tell_what_the_photograph_covers(seed: int, angle: float) -> None:
 
 def test_a_view_that_ends_with_its_photograph_is_covered_to_its_edge() -> None:
     maps = draw_homographies([(48, 48)] * 8, Views(size=48, scale=(1.0, 1.0), perspective=0.0), range(8))
-    _, masks, _ = render_views([noise(48, 48)] * 8, maps, NO_TURN.repeat(8), 48)
+    _, masks, _ = render_views([noise(48, 48)] * 8, maps, NO_ROTATION.repeat(8), 48)
     assert masks.all()
 
 
@@ -235,7 +235,7 @@ def test_what_lies_beyond_the_horizon_is_masked() -> None:
     """A plane seen at a slant: its far end is a line in the view, and above that line there is nothing."""
     seen = torch.tensor([[24.0, 20], [40, 20], [64, 64], [0, 64]], dtype=torch.float64)  # of a square
     homography = homographies_from_corners(60 * CORNERS[None], seen[None])
-    _, masks, _ = render_views([noise(300, 300)], homography, NO_TURN, 64)
+    _, masks, _ = render_views([noise(300, 300)], homography, NO_ROTATION, 64)
     line = torch.linalg.inv(homography[0])[2]  # (a, b, c): a x + b y + c = 0 in the view, and a is 0
     horizon = -float(line[2] / line[1])
     assert 0 < horizon < 20
@@ -245,8 +245,8 @@ def test_what_lies_beyond_the_horizon_is_masked() -> None:
 
 def test_what_lies_outside_follows_from_the_seed() -> None:
     photo, maps = torch.ones(3, 64, 64), IDENTITY.repeat(40, 1, 1)
-    turns = torch.full((40,), math.pi / 4, dtype=torch.float64)
-    images, masks, _ = render_views([photo] * 40, maps, turns, 64, seeds=range(40))
+    rotations = torch.full((40,), math.pi / 4, dtype=torch.float64)
+    images, masks, _ = render_views([photo] * 40, maps, rotations, 64, seeds=range(40))
     assert not masks[:, 0, 0].any()
     assert masks[:, 32, 32].all()
     fills = images[:, 0, 0, 0]
@@ -254,7 +254,7 @@ def test_what_lies_outside_follows_from_the_seed() -> None:
         assert bool((image[:, ~mask] == fill).all())
     assert 8 < int((fills == 0).sum()) < 32
     assert len(fills.unique()) > 8
-    plain, _, _ = render_views([photo], IDENTITY[None], turns[:1], 64)
+    plain, _, _ = render_views([photo], IDENTITY[None], rotations[:1], 64)
     assert float(plain[0, 0, 0, 0]) == 0.5
 
 
@@ -277,7 +277,7 @@ def test_shrinking_averages() -> None:
     """White noise shrunk to a quarter keeps its mean and a sixteenth of its variance."""
     photo = noise(800, 800)
     zoom = torch.diag(torch.tensor([0.25, 0.25, 1.0], dtype=torch.float64))
-    images, _, _ = render_views([photo], zoom[None], NO_TURN, 190)
+    images, _, _ = render_views([photo], zoom[None], NO_ROTATION, 190)
     assert float(images.mean()) == pytest.approx(0.5, abs=0.01)
     assert float(images.var() * 12) < 1 / 12
 
@@ -288,7 +288,7 @@ def test_a_dot_stays_in_place_when_it_shrinks(factor: float) -> None:
     photo = dot(300.5, 411.25, size, spread=3 / factor)
     zoom = torch.diag(torch.tensor([factor, factor, 1.0], dtype=torch.float64))
     side = max(32, math.floor(size * factor))
-    images, masks, from_photos = render_views([photo], zoom[None], NO_TURN, side)
+    images, masks, from_photos = render_views([photo], zoom[None], NO_ROTATION, side)
     expected = transform_points(from_photos[0], torch.tensor([300.5, 411.25], dtype=torch.float64))
     assert float((centroid(images[0] * masks[0]) - expected).norm()) < 0.05
 
@@ -297,7 +297,7 @@ def test_the_border_of_a_shrunken_photograph_keeps_its_brightness() -> None:
     """In any company: white stays white to the edge."""
     photos = [torch.full((3, 301, 333), 255, dtype=torch.uint8), noise(500, 450)]
     maps = torch.stack([fit_view((333, 301), 64), fit_view((500, 450), 64)])
-    images, masks, _ = render_views(photos, maps, NO_TURN.repeat(2), 64)
+    images, masks, _ = render_views(photos, maps, NO_ROTATION.repeat(2), 64)
     assert float(images[0][:, masks[0]].min()) > 0.9999
     assert int(masks[0].sum()) >= 64 * 57
 
@@ -307,7 +307,7 @@ def test_how_much_a_view_shrinks_counts_where_it_looks() -> None:
     zoom = torch.tensor([[0.25, 0, 0], [0, 0.25, 0], [-0.002, 0, 1]], dtype=torch.float64)  # horizon at x = 500
     axis = torch.arange(1600)
     checks = ((axis + axis[:, None]) % 2).float().expand(3, -1, -1)
-    images, masks, _ = render_views([checks], zoom[None], NO_TURN, 40)
+    images, masks, _ = render_views([checks], zoom[None], NO_ROTATION, 40)
     assert bool(masks[0, 20, 20])
     assert float((images[0][:, 10:30, 10:30] - 0.5).abs().max()) < 0.05
 
@@ -317,16 +317,16 @@ def test_how_much_a_view_shrinks_counts_where_it_looks() -> None:
 
 @given(seed=seeds, cut=st.integers(1, 5))
 def test_a_batch_in_parts_is_the_batch_at_once(seed: int, cut: int) -> None:
-    """Bit for bit, with photographs of different sizes, shrunk by different powers, turned by quarters and not."""
+    """Bit for bit, with photographs of different sizes, shrunk by different powers, rotated by quarters and not."""
     sizes = [(97, 60), (250, 301), (64, 64), (160, 90), (33, 120), (400, 211)]
     photos = [noise(*size, seed=k) for k, size in enumerate(sizes)]
     photos[::2] = [(photo * 255).to(torch.uint8) for photo in photos[::2]]
     own, views = [seed + k for k in range(6)], Views(size=48, scale=(0.15, 1.5), tilt=2.0)
-    turns = torch.tensor([0.0, 0.4, math.pi / 2, math.pi, 2.5, 3 * math.pi / 2], dtype=torch.float64)
+    rotations = torch.tensor([0.0, 0.4, math.pi / 2, math.pi, 2.5, 3 * math.pi / 2], dtype=torch.float64)
 
     def made(part: slice) -> tuple[Tensor, ...]:
         maps = draw_homographies(sizes[part], views, own[part])
-        return maps, *render_views(photos[part], maps, turns[part], 48, own[part])
+        return maps, *render_views(photos[part], maps, rotations[part], 48, own[part])
 
     for whole, first, second in zip(made(slice(6)), made(slice(cut)), made(slice(cut, 6)), strict=True):
         assert torch.equal(whole, torch.cat([first, second]))

@@ -87,7 +87,7 @@ def write_scene(root: Path, kind: str = "binary", *, depths: bool = False, disto
     return root
 
 
-def turn_between(first: Tensor, second: Tensor) -> float:
-    """Radians, counter-clockwise, by which (N, 2) points are turned against each other."""
+def rotation_between(first: Tensor, second: Tensor) -> float:
+    """Radians, counter-clockwise, by which (N, 2) points are rotated against each other."""
     a, b = (torch.complex(*(xy - xy.mean(dim=0)).double().T) for xy in (first, second))
     return -float((a.conj() * b).sum().angle())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from steerers.matching import Assignment
-from steerers.steerer import Steerer
+from steerers.steering.steerer import Steerer
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def assign(similarity: Tensor, *, inverse_temperature: float = 20.0, threshold: 
 
 
 def elements(steerer: Steerer, order: int) -> Tensor:
-    """(L, D, D) matrices of the turns of C_order, from the generator."""
+    """(L, D, D) matrices of the rotations of C_order, from the generator."""
     generator = steerer.generator().detach().double()
     if steerer.group.order is not None:
         step = steerer.group.order // order
@@ -75,16 +75,16 @@ def elements(steerer: Steerer, order: int) -> Tensor:
 
 
 def steered_cosines(descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int) -> Tensor:
-    """(L, N, M) cosines after each turn of the first descriptions: one dense product a turn."""
+    """(L, N, M) cosines after each rotation of the first descriptions: one dense product a rotation."""
     a = unit(descriptions0)
     return torch.stack([cosines(a @ element.mT, descriptions1) for element in elements(steerer, order)])
 
 
 def continuous_maximum(descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer) -> tuple[Tensor, Tensor]:
-    """Largest cosine over every turn of a fixed SO(2) steerer, and that turn: (N, M) each.
+    """Largest cosine over every rotation of a fixed SO(2) steerer, and that rotation: (N, M) each.
 
-    The cosine is sampled on a dense grid of turns; every local maximum of the samples is then closed in on by Newton's
-    method, with the derivatives of the trigonometric polynomial that the samples determine.
+    The cosine is sampled on a dense grid of rotations; every local maximum of the samples is then closed in on by
+    Newton's method, with the derivatives of the trigonometric polynomial that the samples determine.
     """
     top = max(1, round(float(torch.linalg.eigvals(steerer.generator().double()).abs().max())))
     grid = steered_cosines(descriptions0, descriptions1, steerer, 32 * top).flatten(1)  # (L, N M)
@@ -93,27 +93,27 @@ def continuous_maximum(descriptions0: Tensor, descriptions1: Tensor, steerer: St
     spectrum[1:] *= 2
     local = (grid >= grid.roll(1, dims=0)) & (grid >= grid.roll(-1, dims=0))
     peaks = torch.where(local, grid, -math.inf).topk(top, dim=0).indices  # (F, N M): there are no more than F
-    start = turn = peaks.double() * step
+    start = rotation = peaks.double() * step
     for _ in range(6):
-        _, slope, curvature = _polynomial(spectrum, turn)
+        _, slope, curvature = _polynomial(spectrum, rotation)
         newton = -slope / curvature.clamp(max=-1e-12)
-        turn = torch.minimum(torch.maximum(turn + newton, start - step), start + step)
-    value, index = _polynomial(spectrum, turn)[0].max(dim=0)
+        rotation = torch.minimum(torch.maximum(rotation + newton, start - step), start + step)
+    value, index = _polynomial(spectrum, rotation)[0].max(dim=0)
     shape = (len(descriptions0), len(descriptions1))
-    return value.view(shape), turn.gather(0, index[None]).view(shape)
+    return value.view(shape), rotation.gather(0, index[None]).view(shape)
 
 
-def _polynomial(spectrum: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Re sum_f spectrum_f exp(i f t) at (F, P) turns, with its first and second derivative."""
-    value = slope = curvature = torch.zeros_like(turn)
+def _polynomial(spectrum: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Re sum_f spectrum_f exp(i f t) at (F, P) rotations, with its first and second derivative."""
+    value = slope = curvature = torch.zeros_like(rotation)
     for f, coefficient in enumerate(spectrum):
-        wave = coefficient * torch.polar(torch.ones_like(turn), f * turn)
+        wave = coefficient * torch.polar(torch.ones_like(rotation), f * rotation)
         value, slope, curvature = value + wave.real, slope - f * wave.imag, curvature - f * f * wave.real
     return value, slope, curvature
 
 
 def invariant_projector(steerer: Steerer) -> Tensor:
-    """The average over the group; for a learned SO(2) steerer, whose turns do not close, the zero frequencies."""
+    """The average over the group; for a learned SO(2) steerer, whose rotations do not close, the zero frequencies."""
     if steerer.group.order is not None:
         return elements(steerer, steerer.group.order).mean(dim=0)
     generator = steerer.generator().detach().double()
@@ -128,7 +128,7 @@ def invariant_projector(steerer: Steerer) -> Tensor:
 
 
 def two_vectors(descriptions: Tensor, steerer: Steerer) -> Tensor:
-    """(N, D/2, 2) planar vectors that turn with the image; those that turn against it are mirrored."""
+    """(N, D/2, 2) planar vectors that rotate with the image; those that rotate against it are mirrored."""
     generator = steerer.generator().double()
     x = torch.arange(0, steerer.dim, 2)
     sense = torch.sign(generator[x + 1, x])
@@ -144,7 +144,7 @@ def best_rotations(covariance: Tensor) -> Tensor:
     return U @ (correction[..., None] * Vh)
 
 
-def turn_of(rotations: Tensor) -> Tensor:
+def rotation_of(rotations: Tensor) -> Tensor:
     return torch.atan2(rotations[..., 1, 0], rotations[..., 0, 0])
 
 
@@ -158,7 +158,7 @@ def dual_softmax(descriptions0: Tensor, descriptions1: Tensor, **options: float)
 def max_matches(
     descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int, **options: float
 ) -> Expected:
-    """Match after each turn, keep the turn with the most matches (of equal ones, the most probable)."""
+    """Match after each rotation, keep the rotation with the most matches (of equal ones, the most probable)."""
     found = [assign(s, **options) for s in steered_cosines(descriptions0, descriptions1, steerer, order)]
     best = max(range(order), key=lambda k: (len(found[k]), float(found[k].scores.sum())))
     return replace(found[best], angle=2 * math.pi * best / order if len(found[best]) else None)
@@ -167,15 +167,15 @@ def max_matches(
 def max_similarity(
     descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int | None, **options: float
 ) -> Expected:
-    """One match by the largest cosine over the turns; ``order=None`` is every turn."""
+    """One match by the largest cosine over the rotations; ``order=None`` is every rotation."""
     if 0 in (len(descriptions0), len(descriptions1)):
-        similarity = turns = torch.zeros(len(descriptions0), len(descriptions1), dtype=torch.float64)
+        similarity = rotations = torch.zeros(len(descriptions0), len(descriptions1), dtype=torch.float64)
     elif order is None:
-        similarity, turns = continuous_maximum(descriptions0, descriptions1, steerer)
+        similarity, rotations = continuous_maximum(descriptions0, descriptions1, steerer)
     else:
         similarity, index = steered_cosines(descriptions0, descriptions1, steerer, order).max(dim=0)
-        turns = index.double() * (2 * math.pi / order)
-    return _with_turns(assign(similarity, **options), turns)
+        rotations = index.double() * (2 * math.pi / order)
+    return _with_rotations(assign(similarity, **options), rotations)
 
 
 def subset(
@@ -188,7 +188,7 @@ def subset(
     index1: Tensor,
     **options: float,
 ) -> Expected:
-    """The turn by max-matches among the drawn descriptions; then everything is matched at that turn."""
+    """The rotation by max-matches among the drawn descriptions; then everything is matched at that rotation."""
     drawn = max_matches(descriptions0[index0], descriptions1[index1], steerer, order, **options)
     if drawn.angle is None:
         return drawn
@@ -201,7 +201,7 @@ def procrustes(descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, *
     a, b = two_vectors(descriptions0, steerer), two_vectors(descriptions1, steerer)
     covariance = torch.einsum("mcx,ncy->nmxy", b, a)  # (N, M, 2, 2)
     rotations = best_rotations(covariance)
-    return _with_turns(assign((rotations * covariance).sum(dim=(2, 3)), **options), turn_of(rotations))
+    return _with_rotations(assign((rotations * covariance).sum(dim=(2, 3)), **options), rotation_of(rotations))
 
 
 def prototype_procrustes(
@@ -211,13 +211,13 @@ def prototype_procrustes(
     if prototype is None:
         prototype = torch.tensor([1.0, 0.0]).repeat(steerer.dim // 2)
     target = two_vectors(prototype[None], steerer)[0]  # (D/2, 2)
-    aligned, turns = [], []
+    aligned, angles = [], []
     for descriptions in (descriptions0, descriptions1):
         vectors = two_vectors(descriptions, steerer)  # (N, D/2, 2)
         rotations = best_rotations(torch.einsum("cx,ncy->nxy", target, vectors))
         aligned.append(torch.einsum("nxy,ncy->ncx", rotations, vectors).flatten(1))
-        turns.append(turn_of(rotations))
-    return _with_turns(dual_softmax(*aligned, **options), turns[0][:, None] - turns[1])
+        angles.append(rotation_of(rotations))
+    return _with_rotations(dual_softmax(*aligned, **options), angles[0][:, None] - angles[1])
 
 
 def invariant(descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, **options: float) -> Expected:
@@ -225,16 +225,16 @@ def invariant(descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, **
     return dual_softmax(descriptions0.double() @ projector.mT, descriptions1.double() @ projector.mT, **options)
 
 
-def pair_turn(angles: Tensor, weights: Tensor, width: float = math.radians(10.0)) -> float:
+def pair_rotation(angles: Tensor, weights: Tensor, width: float = math.radians(10.0)) -> float:
     """Where the weight of the angles is densest: a von Mises density on a grid of a twentieth of a degree."""
     grid = torch.deg2rad(torch.arange(7200, dtype=torch.float64) / 20)
     density = torch.exp((torch.cos(grid[:, None] - angles) - 1) / width**2) @ weights.double()
     return float(grid[density.argmax()])
 
 
-def _with_turns(matches: Expected, turns: Tensor) -> Expected:
-    angles = turns[matches.indices[:, 0], matches.indices[:, 1]]
-    return replace(matches, angle=pair_turn(angles, matches.scores) if len(matches) else None, angles=angles)
+def _with_rotations(matches: Expected, rotations: Tensor) -> Expected:
+    angles = rotations[matches.indices[:, 0], matches.indices[:, 1]]
+    return replace(matches, angle=pair_rotation(angles, matches.scores) if len(matches) else None, angles=angles)
 
 
 # Data and comparison --------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def planted(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Descriptions of two images, the second turned by ``angle``: some correspond up to noise, the others do not.
+    """Descriptions of two images, the second rotated by ``angle``: some correspond up to noise, the others do not.
 
     Returns:
         (N, D) and (M, D) descriptions of assorted lengths, and the (K, 2) true pairs.
@@ -265,8 +265,8 @@ def planted(
     count = int(fraction * min(n, m))
     i, j = torch.randperm(n, generator=generator)[:count], torch.randperm(m, generator=generator)[:count]
     matrix = steerer.matrix(angle).detach().double()
-    turned = unit(first[i]) @ matrix.mT
-    second[j] = unit(turned) + noise * unit(normal(count, steerer.dim))
+    rotated = unit(first[i]) @ matrix.mT
+    second[j] = unit(rotated) + noise * unit(normal(count, steerer.dim))
     lengths = (0.5 + torch.rand(n + m, 1, generator=generator, dtype=torch.float64)) * 3
     return (first * lengths[:n]).to(dtype), (second * lengths[n:]).to(dtype), torch.stack([i, j], dim=1)
 
@@ -288,7 +288,7 @@ def assert_same(
     angle_atol: float = 1e-4,
     pair_atol: float = math.radians(3.0),
 ) -> None:
-    """The same pairs, probabilities and turns; and that ``found`` is well formed."""
+    """The same pairs, probabilities and rotations; and that ``found`` is well formed."""
     assert found.indices.dtype == torch.int64
     assert found.scores.dtype == torch.float32
     assert found.indices.shape == (len(found), 2)

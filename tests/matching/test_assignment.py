@@ -19,9 +19,9 @@ from helpers import randn, seeds
 from matching import reference
 from matching.reference import assert_identical, assert_same, by_first, planted
 from steerers.matching import Assignment, assign, make_strategy
-from steerers.matching.harmonics import Harmonics, Turned
+from steerers.matching.harmonics import Harmonics, Rotated
 from steerers.matching.similarity import Cosine, RowBlock, Rows, Similarity, normalised
-from steerers.steerer import Steerer
+from steerers.steering.steerer import Steerer
 
 TILES = [1, 7, 64, 1000, None]
 
@@ -325,6 +325,6 @@ def test_memory_grows_with_the_number_of_keypoints_alone() -> None:
     for n in (1500, 3000):
         a, b = randn(n, 16, dtype=torch.float32), randn(n, 16, seed=1, dtype=torch.float32)
         with Allocations() as memory:
-            assign(Turned(Harmonics(a, b, steerer, 4), 4, maximum=True), tile=128)
+            assign(Rotated(Harmonics(a, b, steerer, 4), 4, maximum=True), tile=128)
         peaks.append(memory.peak)
     assert peaks[1] < 2.2 * peaks[0]

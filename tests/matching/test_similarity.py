@@ -12,11 +12,11 @@ from torch import Tensor
 
 from helpers import permutations_of, randn, random_basis, representations, representations_of, seeds
 from matching.reference import continuous_maximum, cosines, steered_cosines, unit, wrapped
-from steerers.matching.continuous import Continuous
-from steerers.matching.harmonics import Harmonics, Turned
+from steerers.matching.extrema import Continuous
+from steerers.matching.harmonics import Harmonics, Rotated
 from steerers.matching.similarity import Cosine, Similarity, Steered, as_float, normalised
-from steerers.representations import Group, Representation
-from steerers.steerer import Steerer
+from steerers.steering.representations import Group, Representation
+from steerers.steering.steerer import Steerer
 
 N, M = 13, 9
 COS_ATOL = {torch.float32: 2e-6, torch.float64: 1e-12}
@@ -56,11 +56,11 @@ def kinds(dtype: torch.dtype = torch.float64) -> dict[str, Similarity]:
         "cosine": Cosine(normalised(a), normalised(b)),
         "steered": Steered(normalised(a), normalised(b), matrix, angles, maximum=False),
         "steered-maximum": Steered(normalised(a), normalised(b), matrix, angles, maximum=True),
-        "turned-even": Turned(Harmonics(a, b, mixed, 8), 8, maximum=False),
-        "turned-odd": Turned(Harmonics(a, b, mixed, 5), 5, maximum=False),
-        "turned-even-maximum": Turned(Harmonics(a, b, mixed, 8), 8, maximum=True),
-        "turned-odd-maximum": Turned(Harmonics(a, b, mixed, 5), 5, maximum=True),
-        "turned-alternative": Turned(Harmonics(a, b, mixed, 8), 8, maximum=False).alternative(3),
+        "rotated-even": Rotated(Harmonics(a, b, mixed, 8), 8, maximum=False),
+        "rotated-odd": Rotated(Harmonics(a, b, mixed, 5), 5, maximum=False),
+        "rotated-even-maximum": Rotated(Harmonics(a, b, mixed, 8), 8, maximum=True),
+        "rotated-odd-maximum": Rotated(Harmonics(a, b, mixed, 5), 5, maximum=True),
+        "rotated-alternative": Rotated(Harmonics(a, b, mixed, 8), 8, maximum=False).alternative(3),
         "steered-alternative": Steered(normalised(a), normalised(b), matrix, angles, maximum=False).alternative(3),
         "continuous": Continuous(Harmonics(a, b, mixed, None)),
         "continuous-single": Continuous(Harmonics(a, b, single, None)),
@@ -165,15 +165,15 @@ def test_learned_matrices_are_normalised_after_steering(group: str, maximum: boo
     expected = steered_cosines(a, b, steerer, order)
     i, j = every_pair(similarity)
     with torch.no_grad():
-        found, turns = whole(similarity), similarity.turns(i, j)
+        found, rotations = whole(similarity), similarity.rotations(i, j)
     if not maximum:
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
-        assert turns is None
+        assert rotations is None
         return
     value, index = expected.max(dim=0)
     torch.testing.assert_close(found[0], value, atol=1e-10, rtol=0)
-    assert turns is not None
-    torch.testing.assert_close(turns, Group(order).angles()[index.flatten()])
+    assert rotations is not None
+    torch.testing.assert_close(rotations, Group(order).angles()[index.flatten()])
 
 
 def test_matrices_that_annihilate_give_cosine_zero() -> None:
@@ -188,20 +188,20 @@ def test_matrices_that_annihilate_give_cosine_zero() -> None:
 
 
 @given(case=steerers_with_order(), seed=seeds)
-def test_turned_is_one_product_a_turn(case: tuple[Steerer, int], seed: int, dtype: torch.dtype) -> None:
+def test_rotated_is_one_product_a_rotation(case: tuple[Steerer, int], seed: int, dtype: torch.dtype) -> None:
     steerer, order = case
     a, b = descriptions(steerer.dim, seed, dtype)
     expected, harmonics = steered_cosines(a, b, steerer, order), Harmonics(a, b, steerer, order)
-    every = Turned(harmonics, order, maximum=False)
+    every = Rotated(harmonics, order, maximum=False)
     assert every.alternatives == order
     torch.testing.assert_close(whole(every).double(), expected, atol=COS_ATOL[dtype], rtol=0)
-    largest = Turned(harmonics, order, maximum=True)
+    largest = Rotated(harmonics, order, maximum=True)
     torch.testing.assert_close(whole(largest)[0].double(), expected.amax(dim=0), atol=COS_ATOL[dtype], rtol=0)
     i, j = every_pair(largest)
-    assert every.turns(i, j) is None
-    turns = largest.turns(i, j)
-    assert turns is not None
-    step = (turns * order / (2 * math.pi)).round().long()
+    assert every.rotations(i, j) is None
+    rotations = largest.rotations(i, j)
+    assert rotations is not None
+    step = (rotations * order / (2 * math.pi)).round().long()
     torch.testing.assert_close(expected[step, i, j], expected.amax(dim=0).flatten(), atol=COS_ATOL[dtype], rtol=0)
 
 
@@ -299,32 +299,32 @@ def test_continuous_maximum_of_spread_is_seldom_missed() -> None:
 
 
 @given(representation=representations_of(Group(None)), seed=seeds)
-def test_the_continuous_turn_reaches_the_value(representation: Representation, seed: int) -> None:
+def test_the_continuous_rotation_reaches_the_value(representation: Representation, seed: int) -> None:
     steerer = Steerer.from_representation(representation)
     a, b = descriptions(steerer.dim, seed)
     similarity = Continuous(Harmonics(a, b, steerer, None))
     i, j = every_pair(similarity)
-    reached = (steerer.steer(unit(a)[i], similarity.turns(i, j)) * unit(b)[j]).sum(dim=1)
+    reached = (steerer.steer(unit(a)[i], similarity.rotations(i, j)) * unit(b)[j]).sum(dim=1)
     torch.testing.assert_close(reached, similarity.pairs(i, j), atol=1e-10, rtol=0)
 
 
 @given(angle=st.floats(-3.1, 3.1), seed=seeds)
-def test_the_continuous_turn_of_a_steered_description(angle: float, seed: int) -> None:
+def test_the_continuous_rotation_of_a_steered_description(angle: float, seed: int) -> None:
     steerer = Steerer.spread(28)
     a = randn(N, 28, seed=seed)
     similarity = Continuous(Harmonics(a, steerer.steer(a, angle), steerer, None))
     i = torch.arange(N)
     torch.testing.assert_close(similarity.pairs(i, i), torch.ones(N, dtype=torch.float64), atol=1e-9, rtol=0)
-    assert float(wrapped(similarity.turns(i, i) - angle).abs().max()) < 1e-6
+    assert float(wrapped(similarity.rotations(i, i) - angle).abs().max()) < 1e-6
 
 
-def test_continuous_without_any_turn_is_the_cosine() -> None:
+def test_continuous_without_any_rotation_is_the_cosine() -> None:
     a, b = descriptions(5, 0)
     similarity = Continuous(Harmonics(a, b, Steerer.inv(5), None))
     torch.testing.assert_close(whole(similarity)[0], cosines(a, b))
     i, j = every_pair(similarity)
     torch.testing.assert_close(similarity.pairs(i, j), cosines(a, b).flatten())
-    assert bool((similarity.turns(i, j) == 0).all())
+    assert bool((similarity.rotations(i, j) == 0).all())
 
 
 # Precision ------------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from matching import reference
 from matching.reference import assert_identical, assert_same, planted, wrapped
 from steerers.matching import STRATEGIES, Assignment, Strategy, make_strategy
 from steerers.matching.strategies import most_matches
-from steerers.representations import Group, Representation
-from steerers.steerer import Steerer
+from steerers.steering.representations import Group, Representation
+from steerers.steering.steerer import Steerer
 
 QUARTER = math.pi / 2
 
@@ -78,7 +78,7 @@ ORDERS: dict[str, list[int]] = {
     "learned-SO2": [5, 8],
     "random-C4": [4],
 }
-OVER_TURNS = [(name, order) for name, orders in ORDERS.items() for order in orders]
+OVER_ROTATIONS = [(name, order) for name, orders in ORDERS.items() for order in orders]
 FREQUENCY_1: dict[str, Callable[[], Steerer]] = {
     "SO2": lambda: Steerer.freq1(32),
     "C4": lambda: Steerer.freq1(32, "C4"),
@@ -89,8 +89,8 @@ FREQUENCY_1: dict[str, Callable[[], Steerer]] = {
 }
 
 
-def turn_in(group: Group, index: int = 3) -> float:
-    """Some turn of the group: the ``index``-th of C_n, an odd angle of SO(2)."""
+def rotation_in(group: Group, index: int = 3) -> float:
+    """Some rotation of the group: the ``index``-th of C_n, an odd angle of SO(2)."""
     return 2.2 if group.order is None else 2 * math.pi * (index % group.order) / group.order
 
 
@@ -130,7 +130,7 @@ def test_dual_softmax(n: int, m: int, dtype: torch.dtype) -> None:
     assert len(set(map(tuple, true.tolist())) & set(map(tuple, found.indices.tolist()))) > 0.9 * len(true)
 
 
-@pytest.mark.parametrize(("name", "order"), OVER_TURNS)
+@pytest.mark.parametrize(("name", "order"), OVER_ROTATIONS)
 @pytest.mark.parametrize(("n", "m"), [(60, 41)])
 def test_max_matches(name: str, order: int, n: int, m: int, dtype: torch.dtype) -> None:
     steerer = STEERERS[name]()
@@ -139,11 +139,13 @@ def test_max_matches(name: str, order: int, n: int, m: int, dtype: torch.dtype) 
     assert_same(found, reference.max_matches(a, b, steerer, order), atol=atol_of(dtype), pair_atol=1e-9)
 
 
-@pytest.mark.parametrize(("name", "order"), OVER_TURNS)
+@pytest.mark.parametrize(("name", "order"), OVER_ROTATIONS)
 @pytest.mark.parametrize(("n", "m"), [(60, 41), (35, 70)])
 def test_max_similarity(name: str, order: int, n: int, m: int, dtype: torch.dtype) -> None:
     steerer = STEERERS[name]()
-    a, b, _ = planted(steerer, turn_in(steerer.group, steerer.group.order // order if steerer.group.order else 0), n, m)
+    a, b, _ = planted(
+        steerer, rotation_in(steerer.group, steerer.group.order // order if steerer.group.order else 0), n, m
+    )
     a, b = a.to(dtype), b.to(dtype)
     found = make_strategy("max-similarity", steerer, order=order).match(a, b)
     assert_same(found, reference.max_similarity(a, b, steerer, order), atol=atol_of(dtype), angle_atol=1e-9)
@@ -155,7 +157,7 @@ def test_continuous_max_similarity_of_one_frequency(name: str, dtype: torch.dtyp
     a, b, _ = planted(steerer, 2.2, 60, 41, dtype=dtype)
     found = make_strategy("max-similarity", steerer, order=None).match(a, b)
     expected = reference.max_similarity(a, b, steerer, None)
-    if name == "inv":  # every turn is as good; none is taken
+    if name == "inv":  # every rotation is as good; none is taken
         expected = reference.Expected(expected.indices, expected.scores, 0.0, torch.zeros(len(expected)))
     assert_same(found, expected, atol=atol_of(dtype))
 
@@ -173,7 +175,7 @@ def test_continuous_max_similarity(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("n", "m"), [(70, 45), (30, 80)])
 def test_procrustes(name: str, n: int, m: int, dtype: torch.dtype) -> None:
     steerer = FREQUENCY_1[name]()
-    angle = turn_in(steerer.group, 1)
+    angle = rotation_in(steerer.group, 1)
     a, b, _ = planted(steerer, angle, n, m, dtype=dtype)
     found = make_strategy("procrustes", steerer).match(a, b)
     assert_same(found, reference.procrustes(a, b, steerer), atol=atol_of(dtype))
@@ -184,11 +186,11 @@ def test_procrustes(name: str, n: int, m: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("given_prototype", [False, True])
 def test_prototype_procrustes(name: str, given_prototype: bool, dtype: torch.dtype) -> None:
     steerer = FREQUENCY_1[name]()
-    angle = turn_in(steerer.group, 1)
+    angle = rotation_in(steerer.group, 1)
     a, b, _ = planted(steerer, angle, 70, 45, noise=0.15, dtype=dtype)
     prototype = randn(32, seed=9) if given_prototype else None
     found = make_strategy("prototype-procrustes", steerer, prototype=prototype).match(a, b)
-    # The turn to the prototype is ill-conditioned where a description has nothing in common with it.
+    # The rotation to the prototype is ill-conditioned where a description has nothing in common with it.
     expected = reference.prototype_procrustes(a, b, steerer, prototype)
     assert_same(found, expected, atol=5e-5 if dtype == torch.float32 else 1e-6, angle_atol=1e-3)
     assert wrapped(found.angle - angle).abs() < 0.2
@@ -197,7 +199,7 @@ def test_prototype_procrustes(name: str, given_prototype: bool, dtype: torch.dty
 @pytest.mark.parametrize("name", [name for name in STEERERS if name not in ("freq1", "no-zero")])
 def test_invariant(name: str, dtype: torch.dtype) -> None:
     steerer = STEERERS[name]()
-    a, b, _ = planted(steerer, turn_in(steerer.group), 60, 41, dtype=dtype)
+    a, b, _ = planted(steerer, rotation_in(steerer.group), 60, 41, dtype=dtype)
     found = make_strategy("invariant", steerer).match(a, b)
     assert_same(found, reference.invariant(a, b, steerer), atol=atol_of(dtype))
 
@@ -205,25 +207,25 @@ def test_invariant(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("name", "order"), [("spread", 8), ("perm-C4", 4), ("learned-C4", 4), ("blocks-C7", 7)])
 def test_subset(name: str, order: int, dtype: torch.dtype) -> None:
     steerer = STEERERS[name]()
-    turn = 2 * math.pi * 2 / order
-    a, b, _ = planted(steerer, turn, 90, 70, fraction=0.8, dtype=dtype)
+    rotation = 2 * math.pi * 2 / order
+    a, b, _ = planted(steerer, rotation, 90, 70, fraction=0.8, dtype=dtype)
     options = {"threshold": 0.4}  # few keypoints match by chance above it
     found = make_strategy("subset", steerer, order=order, subset_size=55, seed=5, **options).match(a, b)
     generator = torch.Generator().manual_seed(5)
     index0, index1 = torch.randperm(90, generator=generator)[:55], torch.randperm(70, generator=generator)[:55]
     expected = reference.subset(a, b, steerer, order, index0=index0, index1=index1, **options)
     assert_same(found, expected, atol=atol_of(dtype), pair_atol=1e-9)
-    assert found.angle == pytest.approx(turn)
+    assert found.angle == pytest.approx(rotation)
     everything = make_strategy("max-matches", steerer, order=order, **options).match(a, b)
     assert_same(found, everything, atol=2 * atol_of(dtype), pair_atol=1e-9)
 
 
-def test_tta_matches_each_turned_description() -> None:
+def test_tta_matches_each_rotated_description() -> None:
     steerer = Steerer.spread(32)
     a, b, _ = planted(steerer, 3 * QUARTER, 50, 40)
     tta = make_strategy("tta")
-    turned = [steerer.steer(a, float(angle)) for angle in tta.angles]
-    found, index = tta.match_turned(turned, b)
+    rotated = [steerer.steer(a, float(angle)) for angle in tta.angles]
+    found, index = tta.match_rotated(rotated, b)
     assert index == 3
     assert_same(found, reference.max_matches(a, b, steerer, 4), pair_atol=1e-9)
 
@@ -364,7 +366,7 @@ def test_a_large_inverse_temperature_stays_finite(name: str, inverse_temperature
 
 @given(angle=st.floats(-3.1, 3.1), seed=seeds)
 @pytest.mark.parametrize("name", ["max-similarity-continuous", "procrustes", "prototype-procrustes"])
-def test_any_turn_is_found(name: str, angle: float, seed: int, dtype: torch.dtype) -> None:
+def test_any_rotation_is_found(name: str, angle: float, seed: int, dtype: torch.dtype) -> None:
     strategy = every_strategy()[name]
     a = randn(20, 32, seed=seed, dtype=dtype)
     found = strategy.match(a, strategy.steerer.steer(a, angle))
@@ -376,29 +378,29 @@ def test_any_turn_is_found(name: str, angle: float, seed: int, dtype: torch.dtyp
 
 @pytest.mark.parametrize("name", ["max-matches", "max-similarity", "subset"])
 @pytest.mark.parametrize("key", ["spread", "perm-C4", "perm-C5", "signs", "blocks-C7", "learned-C4"])
-def test_turns_of_the_order_are_found(name: str, key: str) -> None:
+def test_rotations_of_the_order_are_found(name: str, key: str) -> None:
     steerer = STEERERS[key]()
     options = {"subset_size": 25} if name == "subset" else {}
     strategy = make_strategy(name, steerer, **options)
     a = randn(30, steerer.dim, dtype=torch.float64)
     for k in range(strategy.order):
-        turn = 2 * math.pi * k / strategy.order
+        rotation = 2 * math.pi * k / strategy.order
         with torch.no_grad():
-            found = strategy.match(a, steerer.steer(a, turn))
-        assert abs(float(wrapped(found.angle - turn))) < 0.02
+            found = strategy.match(a, steerer.steer(a, rotation))
+        assert abs(float(wrapped(found.angle - rotation))) < 0.02
         assert sorted(found.indices.tolist()) == [[i, i] for i in range(30)]
         if found.angles is not None:
-            assert float(wrapped(found.angles - turn).abs().max()) < 1e-9
+            assert float(wrapped(found.angles - rotation).abs().max()) < 1e-9
 
 
 def test_which_strategies_have_angles() -> None:
     a, b, _ = planted(Steerer.freq1(32), QUARTER, 40, 30, noise=0.1)
-    with_turn = {name: make_strategy(name, Steerer.freq1(32)).match(a, b) for name in STRATEGIES if name not in
+    with_rotation = {name: make_strategy(name, Steerer.freq1(32)).match(a, b) for name in STRATEGIES if name not in
                  ("tta", "invariant")}  # fmt: skip
-    assert {name for name, found in with_turn.items() if found.angle is not None} == {
+    assert {name for name, found in with_rotation.items() if found.angle is not None} == {
         "max-matches", "max-similarity", "subset", "procrustes", "prototype-procrustes"
     }  # fmt: skip
-    assert {name for name, found in with_turn.items() if found.angles is not None} == {
+    assert {name for name, found in with_rotation.items() if found.angles is not None} == {
         "max-similarity", "procrustes", "prototype-procrustes"
     }  # fmt: skip
     invariant = make_strategy("invariant", Steerer.spread(32)).match(a, b)
@@ -407,7 +409,7 @@ def test_which_strategies_have_angles() -> None:
 
 
 @pytest.mark.parametrize("name", ["procrustes", "max-similarity-continuous"])
-def test_wrong_matches_do_not_pull_the_turn(name: str) -> None:
+def test_wrong_matches_do_not_pull_the_rotation(name: str) -> None:
     strategy = every_strategy()[name]
     a, b, _ = planted(strategy.steerer, 2.8, 200, 200, noise=0.2, fraction=0.25)
     found = strategy.match(a, b)
@@ -447,7 +449,7 @@ SIZES = [(40, 30), (1, 25), (33, 0), (20, 50)]
 
 
 def batch_of_pairs() -> tuple[list[Tensor], list[Tensor]]:
-    """Pairs with different turns and different numbers of keypoints."""
+    """Pairs with different rotations and different numbers of keypoints."""
     pairs = [planted(Steerer.spread(32), k * QUARTER, n, m, seed=k)[:2] for k, (n, m) in enumerate(SIZES)]
     return [a for a, _ in pairs], [b for _, b in pairs]
 
@@ -473,7 +475,7 @@ def test_a_batch_is_a_loop(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["max-matches", "max-similarity", "subset"])
-def test_the_turn_is_chosen_for_each_pair(name: str) -> None:
+def test_the_rotation_is_chosen_for_each_pair(name: str) -> None:
     steerer = Steerer.spread(32)
     pairs = [planted(steerer, k * QUARTER, 60, 50, seed=k, noise=0.1) for k in range(4)]
     found = make_strategy(name, steerer).match_batch([a for a, _, _ in pairs], [b for _, b, _ in pairs])
@@ -509,7 +511,7 @@ def test_batches_that_do_not_fit_are_refused() -> None:
 
 def test_a_seed_repeats_itself_and_a_generator_goes_on() -> None:
     steerer = Steerer.spread(32)
-    a, b, _ = planted(steerer, 0.5, 120, 100, noise=0.9)  # turn and noise that leave the choice to the draw
+    a, b, _ = planted(steerer, 0.5, 120, 100, noise=0.9)  # rotation and noise that leave the choice to the draw
     options = {"subset_size": 12, "order": 16}
     seeded = make_strategy("subset", steerer, seed=3, **options)
     assert_identical(seeded.match(a, b), seeded.match(a, b))
@@ -574,9 +576,9 @@ def test_invariant_needs_an_invariant_subspace(steerer: Steerer) -> None:
 @pytest.mark.parametrize(
     ("steerer", "order", "reason"),
     [
-        (Steerer.perm(16, "C4"), 8, "order 8 needs turns that a C4 steerer does not have"),
-        (Steerer.perm(16, "C4"), 3, "order 3 needs turns"),
-        (learned("C4"), 8, "order 8 needs turns"),
+        (Steerer.perm(16, "C4"), 8, "order 8 needs rotations that a C4 steerer does not have"),
+        (Steerer.perm(16, "C4"), 3, "order 3 needs rotations"),
+        (learned("C4"), 8, "order 8 needs rotations"),
         (Steerer.spread(16), 1, "at least 2"),
         (Steerer.spread(16), 0, "at least 2"),
         (Steerer.spread(16), -4, "at least 2"),
@@ -592,8 +594,8 @@ def test_orders_that_the_steerer_does_not_have(name: str, steerer: Steerer, orde
 @pytest.mark.parametrize(
     ("name", "steerer", "reason"),
     [
-        ("max-similarity", Steerer.perm(16), "the turns of C4 only"),
-        ("max-similarity", learned("C4"), "the turns of C4 only"),
+        ("max-similarity", Steerer.perm(16), "the rotations of C4 only"),
+        ("max-similarity", learned("C4"), "the rotations of C4 only"),
         ("max-similarity", learned("SO2"), "needs a fixed SO"),
         ("max-matches", Steerer.spread(16), "needs an order"),
         ("subset", Steerer.spread(16), "needs an order"),
@@ -610,11 +612,11 @@ def test_tta_needs_images() -> None:
         make_strategy("tta").match(torch.zeros(3, 4), torch.zeros(3, 4))
 
 
-def test_tta_needs_descriptions_for_every_turn() -> None:
+def test_tta_needs_descriptions_for_every_rotation() -> None:
     with pytest.raises(ValueError, match="4"):
-        make_strategy("tta").match_turned([randn(5, 8)] * 3, randn(5, 8))
+        make_strategy("tta").match_rotated([randn(5, 8)] * 3, randn(5, 8))
     with pytest.raises(ValueError, match="NaN"):
-        make_strategy("tta").match_turned([torch.full((5, 8), math.nan)] * 4, torch.ones(5, 8))
+        make_strategy("tta").match_rotated([torch.full((5, 8), math.nan)] * 4, torch.ones(5, 8))
 
 
 @pytest.mark.parametrize("name", ["nearest", "dual_softmax", "", "Max-Matches"])

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from steerers.accel.networks.compact import FastCompact
+from steerers.accel.networks.dedode import FastDedodeDetector
 from steerers.features import Keypoints
 from steerers.models.checks import check_count, check_image, check_images, check_keypoints, check_mask
 from steerers.models.compact import Compact, CompactConfig
-from steerers.models.compact_fast import FastCompact
 from steerers.models.dedode import DedodeDetector
-from steerers.models.dedode_fast import FastDedodeDetector
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 GREY = torch.full((3, 20, 24), 0.5)

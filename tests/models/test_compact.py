@@ -75,7 +75,7 @@ def test_a_picture_of_nothing(colour: float) -> None:
 
 
 def test_black_corners_have_no_keypoints() -> None:
-    """As a turned image has them: keypoints come no nearer than the cells beside what can be seen."""
+    """As a rotated image has them: keypoints come no nearer than the cells beside what can be seen."""
     image = torch.zeros(3, 96, 96)
     image[:, 40:, 48:] = picture(56, 48)
     mask = torch.ones(96, 96, dtype=torch.bool)
@@ -108,7 +108,7 @@ def test_texture_is_a_range_of_grey_values(size: tuple[int, int], seed: int, lev
 
 
 @given(st.tuples(st.integers(1, 5), st.integers(1, 5)), st.integers(1, 3), st.integers(0, 2**32 - 1))
-def test_texture_turns_with_the_image(cells: tuple[int, int], k: int, seed: int) -> None:
+def test_texture_rotations_with_the_image(cells: tuple[int, int], k: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     image = (torch.rand(1, 3, 8 * cells[0], 8 * cells[1], generator=generator) < 0.002).float()
     assert torch.equal(textured(image.rot90(k, dims=(2, 3))), textured(image).rot90(k, dims=(1, 2)))

@@ -231,8 +231,8 @@ def test_any_size(size: tuple[int, int], detector: DedodeDetector, descriptor: D
 
 
 @pytest.mark.parametrize("kind", ["detector L", "descriptor B"])
-def test_a_turn_of_image_and_kernels_turns_the_map(kind: str) -> None:
-    """With kernels turned too, the whole network must commute with a quarter turn, on sides of a multiple of 8."""
+def test_a_rotation_of_image_and_kernels_rotations_the_map(kind: str) -> None:
+    """With kernels rotated too, the whole network must commute with a quarter turn, on sides of a multiple of 8."""
     network = make(kind)
     image = random_image(40, 56)[None]
     with torch.no_grad():
@@ -240,8 +240,8 @@ def test_a_turn_of_image_and_kernels_turns_the_map(kind: str) -> None:
         for module in network.modules():
             if isinstance(module, nn.Conv2d):
                 module.weight.copy_(torch.rot90(module.weight, 1, dims=(-2, -1)).clone())
-        turned = maps(network, torch.rot90(image, 1, dims=(-2, -1)))
-    torch.testing.assert_close(turned, expected, atol=1e-4, rtol=1e-4)
+        rotated = maps(network, torch.rot90(image, 1, dims=(-2, -1)))
+    torch.testing.assert_close(rotated, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_descriptions_are_read_at_their_pixels(descriptor: DedodeDescriptor) -> None:

@@ -21,9 +21,9 @@ import pytest
 from tqdm import tqdm
 
 from helpers import contents
+from steerers._weights import WeightsError
 from steerers.models import downloads
 from steerers.models.downloads import WeightFile
-from steerers.models.weights import WeightsError
 
 CONTENT = bytes(range(256)) * 1024
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

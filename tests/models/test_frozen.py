@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from steerers._weights import WeightsError
 from steerers.features import Keypoints
 from steerers.models.base import Combined
 from steerers.models.frozen import ALIKED_DIMS, Aliked, CallableDescriptor, Disk, FrozenExtractor, XFeat
-from steerers.models.weights import WeightsError
 
 kornia_feature = pytest.importorskip("kornia.feature")
 
@@ -199,7 +199,7 @@ def test_extract_runs_the_network_once(model: FrozenExtractor, monkeypatch: pyte
 
 
 def make_symmetric(model: FrozenExtractor) -> None:
-    """Make the kernels the same after a half turn; the score map then turns with the image, if it is right."""
+    """Make the kernels the same after a half turn; the score map then rotates with the image, if it is right."""
     with torch.no_grad():
         for name, module in model.network.named_modules():
             if isinstance(module, nn.Conv2d):
@@ -220,12 +220,12 @@ def test_half_turn(name: str) -> None:
     make_symmetric(model)
     image = random_image(96, 128)
     found = model.detect(image, num_keypoints=10**6).xy
-    turned = torch.tensor([127.0, 95.0]) - model.detect(image.rot90(2, (1, 2)), num_keypoints=10**6).xy
+    rotated = torch.tensor([127.0, 95.0]) - model.detect(image.rot90(2, (1, 2)), num_keypoints=10**6).xy
     assert len(found) > 20
-    distances = torch.cdist(found, turned, compute_mode="donot_use_mm_for_euclid_dist")
+    distances = torch.cdist(found, rotated, compute_mode="donot_use_mm_for_euclid_dist")
     # A tie decided by rounding may cost a keypoint; a wrong frame would move them all.
     assert (distances.min(dim=1).values < 1e-2).float().mean() > 0.97
-    assert abs(len(found) - len(turned)) <= 0.03 * len(found)
+    assert abs(len(found) - len(rotated)) <= 0.03 * len(found)
 
 
 # Frozen ---------------------------------------------------------------------------------------------------------------

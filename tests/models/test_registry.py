@@ -1,4 +1,4 @@
-"""The embedded network: built offline from the file that is shipped, and what it does under a turn."""
+"""The embedded network: built offline from the file that is shipped, and what it does under a rotation."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ import torch
 from torch import nn
 
 import steerers
-from steerers.benchmarks.metrics import reprojection_errors, turn_at_centre
+from helpers import EXAMPLES
+from steerers import _weights
+from steerers._weights import WeightsError
+from steerers.benchmarks.metrics import reprojection_errors, rotation_at_centre
 from steerers.geometry import rotate_image, transform_points
-from steerers.images import load_image, to_uint8
-from steerers.models import registry, weights, zoo
+from steerers.images.load import load_image, to_uint8
+from steerers.models import registry, zoo
 from steerers.models.compact import Compact
 from steerers.models.scales import Pyramid
-from steerers.models.weights import WeightsError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SPREAD = "40x0 + 18x1 + 18x2 + 18x3 + 18x4 + 18x5 + 18x6"
 
 
@@ -61,7 +62,7 @@ def test_compact_is_built_from_what_is_shipped() -> None:
 
 def test_the_file_is_small_and_says_nothing_of_the_machine() -> None:
     assert zoo.COMPACT.stat().st_size < 8_000_000
-    _, metadata = weights.load(zoo.COMPACT)
+    _, metadata = _weights.load(zoo.COMPACT)
     recipe = json.loads(metadata["config"])
     assert not {"path", "colmap"} & recipe["data"].keys()
 
@@ -77,7 +78,7 @@ def alter(path: Path) -> None:
 
 
 def resave(path: Path, change: str) -> None:
-    tensors, metadata = weights.load(path)
+    tensors, metadata = _weights.load(path)
     if change == "config":
         del metadata["config"]
     elif change == "shape":
@@ -88,7 +89,7 @@ def resave(path: Path, change: str) -> None:
         metadata["config"] = "[]"
     else:
         tensors = {name: value for name, value in tensors.items() if "describer" not in name}
-    weights.save(path, tensors, metadata)
+    _weights.save(path, tensors, metadata)
 
 
 @pytest.mark.parametrize(
@@ -112,17 +113,17 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: Any, message: str) -> N
 
 
 def test_a_file_without_a_steerer_is_named(tmp_path: Path) -> None:
-    weights.save(tmp_path / "mine.safetensors", {"a": torch.zeros(1)}, {})
+    _weights.save(tmp_path / "mine.safetensors", {"a": torch.zeros(1)}, {})
     with pytest.raises(WeightsError, match=r"mine\.safetensors: does not hold a steerer"):
         registry.compact_steerer(tmp_path / "mine.safetensors").build({})
 
 
 @pytest.mark.parametrize("name", ["astronaut.jpg", "coffee.jpg"])
-def test_photographs_match_under_an_oblique_turn(name: str) -> None:
+def test_photographs_match_under_an_oblique_rotation(name: str) -> None:
     first = load_image(EXAMPLES / name, max_size=400).tensor
-    turned, transform = rotate_image(first, math.radians(135))
+    rotated, transform = rotate_image(first, math.radians(135))
     matcher = steerers.load("compact", num_keypoints=1000)
-    matches = matcher(to_uint8(first), to_uint8(turned.clamp(0, 1)))
+    matches = matcher(to_uint8(first), to_uint8(rotated.clamp(0, 1)))
     assert matches.angle is not None
     assert abs((matches.angle - 135 + 180) % 360 - 180) <= 10
     expected = transform_points(transform, torch.from_numpy(matches.keypoints0).double()).numpy()
@@ -134,12 +135,12 @@ def test_photographs_match_under_an_oblique_turn(name: str) -> None:
     assert inliers.sum() >= 400
 
 
-def test_two_photographs_of_a_board_match_under_an_oblique_turn() -> None:
-    second, turn = rotate_image(load_image(EXAMPLES / "board_1.jpg").tensor, math.radians(135))
-    truth = turn.numpy() @ np.loadtxt(EXAMPLES / "board_H.txt")
+def test_two_photographs_of_a_board_match_under_an_oblique_rotation() -> None:
+    second, rotation = rotate_image(load_image(EXAMPLES / "board_1.jpg").tensor, math.radians(135))
+    truth = rotation.numpy() @ np.loadtxt(EXAMPLES / "board_H.txt")
     matches = steerers.load("compact", num_keypoints=1000)(EXAMPLES / "board_0.jpg", to_uint8(second.clamp(0, 1)))
     assert (reprojection_errors(matches.keypoints0, matches.keypoints1, truth) < 5).sum() >= 150
-    expected = turn_at_centre(truth, load_image(EXAMPLES / "board_0.jpg").stored_size)
+    expected = rotation_at_centre(truth, load_image(EXAMPLES / "board_0.jpg").stored_size)
     assert expected is not None
     assert matches.angle is not None
     assert abs((matches.angle - expected + 180) % 360 - 180) <= 10

@@ -75,11 +75,11 @@ def test_scores_without_coverage_are_the_probabilities(size: tuple[int, int], se
 
 @given(SIZES, st.integers(0, 100), st.integers(1, 3), st.sampled_from([torch.float32, torch.float64]))
 @settings(deadline=None, max_examples=25)
-def test_scores_turn_with_the_map(size: tuple[int, int], seed: int, turns: int, dtype: torch.dtype) -> None:
+def test_scores_rotation_with_the_map(size: tuple[int, int], seed: int, rotations: int, dtype: torch.dtype) -> None:
     logits = random_logits(*size, seed).to(dtype)
-    turned = keypoint_scores(torch.rot90(logits, turns))
+    rotated = keypoint_scores(torch.rot90(logits, rotations))
     tolerance = 1e-4 if dtype == torch.float32 else 1e-10
-    torch.testing.assert_close(turned, torch.rot90(keypoint_scores(logits), turns), rtol=tolerance, atol=0)
+    torch.testing.assert_close(rotated, torch.rot90(keypoint_scores(logits), rotations), rtol=tolerance, atol=0)
 
 
 def test_coverage_prefers_the_lonely() -> None:

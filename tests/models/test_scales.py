@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from helpers import assert_near
+from helpers import EXAMPLES, assert_near
+from steerers.accel.networks.inference import for_inference
+from steerers.accel.networks.pyramid import FastPyramid
 from steerers.features import Keypoints
-from steerers.images import load_image
+from steerers.images.load import load_image
+from steerers.images.noise import make_picture
 from steerers.matching.strategies import make_strategy
 from steerers.models import zoo
 from steerers.models.base import Extractor
-from steerers.models.fast import for_inference
-from steerers.models.pyramid_fast import FastPyramid
 from steerers.models.scales import DIAMETER, Pyramid
-from steerers.pictures import make_picture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-ASTRONAUT = Path(__file__).parents[2] / "examples" / "astronaut.jpg"
+ASTRONAUT = EXAMPLES / "astronaut.jpg"
 
 
 class Bright(Extractor):

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from steerers._weights import WeightsError
 from steerers.features import Keypoints
 from steerers.models.superpoint import LICENCE_NOTE, SuperPoint, suppress
-from steerers.models.weights import WeightsError
 
 OFFICIAL = {
     **{f"conv{stage}{half}": None for stage in (1, 2, 3, 4) for half in "ab"},
@@ -124,7 +124,7 @@ def test_descriptions_are_read_at_the_centres_of_cells(model: SuperPoint) -> Non
 
 
 def test_half_turn() -> None:
-    """With kernels that a half turn leaves as they are, the keypoints turn with the image: the frame is right."""
+    """With kernels that a half turn leaves as they are, the keypoints rotate with the image: the frame is right."""
     model = SuperPoint(threshold=0.0)
     with torch.no_grad():
         for convolution in model.network.children():
@@ -135,8 +135,8 @@ def test_half_turn() -> None:
             values[:64] = (values[:64] + values[:64].flip(0)) / 2
     image = random_image(64, 96)
     found = model.detect(image, num_keypoints=10**6).xy
-    turned = torch.tensor([95.0, 63.0]) - model.detect(image.rot90(2, (1, 2)), num_keypoints=10**6).xy
-    distances = torch.cdist(found, turned)
+    rotated = torch.tensor([95.0, 63.0]) - model.detect(image.rot90(2, (1, 2)), num_keypoints=10**6).xy
+    distances = torch.cdist(found, rotated)
     assert len(found) > 20
     assert (distances.min(dim=1).values < 0.5).float().mean() > 0.95
 

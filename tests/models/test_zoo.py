@@ -24,19 +24,19 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import steerers
-from steerers import Group, Keypoints, Steerer
+from steerers import Group, Keypoints, Steerer, _weights
+from steerers._weights import WeightsError
+from steerers.accel.networks.compact import FastCompact
+from steerers.accel.networks.dedode import FastDedodeDescriptor, FastDedodeDetector
 from steerers.benchmarks.runs import fingerprint
-from steerers.models import dedode, downloads, registry, weights, zoo
+from steerers.models import dedode, downloads, registry, zoo
 from steerers.models.base import Combined, Descriptor, Extractor
 from steerers.models.compact import Compact
-from steerers.models.compact_fast import FastCompact
 from steerers.models.dedode import DedodeDescriptor, DedodeDetector
-from steerers.models.dedode_fast import FastDedodeDescriptor, FastDedodeDetector
 from steerers.models.downloads import WeightFile
 from steerers.models.registry import Part
 from steerers.models.sampling import KeypointSampling
 from steerers.models.superpoint import SuperPointNetwork
-from steerers.models.weights import WeightsError
 from steerers.models.zoo import DETECTORS, SHIPPED, ZOO, Entry, find, locate, make_zoo, with_detector
 
 DEDODE_B = {"dedode-b", "dedode-b-c4", "dedode-b-c4-perm", "dedode-b-so2-spread", "dedode-b-so2-spread-b"}
@@ -459,7 +459,7 @@ def test_superpoint_is_never_downloaded_and_its_licence_is_told(
 @pytest.mark.parametrize("name", sorted(FROZEN - {"superpoint"}))
 def test_frozen_models_have_the_dimension_that_is_listed(name: str, tmp_path: Path) -> None:
     pytest.importorskip("kornia")
-    path = tmp_path / "weights.pth"
+    path = tmp_path / "_weights.pth"
     torch.save(registry._frozen_network(name).network.state_dict(), path)
     matcher = steerers.load(name, weights=path)
     assert matcher.model.extractor.dim == find(name).dim
@@ -617,7 +617,7 @@ def test_a_damaged_shipped_steerer_is_refused(store: Path, tmp_path: Path, monke
     path.write_bytes(content)
     with pytest.raises(WeightsError, match="damaged or altered"):
         steerers.load("superpoint-c4", weights=store / "superpoint_v1.pth")
-    weights.save(path, {"a": torch.zeros(1)}, {})
+    _weights.save(path, {"a": torch.zeros(1)}, {})
     with pytest.raises(WeightsError, match="does not hold a steerer"):
         steerers.load("superpoint-c4", weights=store / "superpoint_v1.pth")
 
@@ -750,7 +750,7 @@ def test_shipped_steerers_are_sound(path: Path) -> None:
     assert entry.steerer is not None
     steerer = entry.steerer.build({})
     assert (steerer.dim, steerer.group) == (entry.dim, entry.group)
-    _, metadata = weights.load(path)
+    _, metadata = _weights.load(path)
     assert metadata["setting"] == "A"
     assert float(metadata["accuracy"]) > float(metadata["accuracy.unsteered"]) + 0.2
     assert not any("/" in value for value in metadata.values())  # no paths of the machine that made them

@@ -12,11 +12,11 @@ import PIL.Image
 import torch
 from torch import Tensor
 
-from steerers.images import to_uint8
+from steerers.images.load import to_uint8
+from steerers.training.build import build_objective
 from steerers.training.config import ModelConfig, SteererConfig, TrainConfig, to_dict
 from steerers.training.log import CONFIG, SPECTRUM
 from steerers.training.loop import train
-from steerers.training.settings import build_objective
 from steerers.training.sources import build_sources
 from training.tiny import SMALL, config_of, noise
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from helpers import CONFIG_FOLDER
 from steerers.training.config import OptimiserConfig, TrainConfig, load_config, parse_change, parse_config, to_dict
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
+CONFIGS = sorted(CONFIG_FOLDER.glob("*.toml"))
 
 NESTED = """
 setting = "B"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from steerers.models.weights import load
-from steerers.steerer import Steerer
+from steerers._weights import load
+from steerers.steering.steerer import Steerer
+from steerers.training.build import build_objective
 from steerers.training.config import TrainConfig, parse_config, to_dict
 from steerers.training.export import MODEL, export
-from steerers.training.settings import build_objective
 
 SMALL = {"compact": {"dim": 32, "hidden": 32}}
 

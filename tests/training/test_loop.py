@@ -16,17 +16,17 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch import Tensor, nn
 
+from steerers import _weights
 from steerers.datasets.pairs import PairBatch, PairSource
-from steerers.models import weights
 from steerers.training import checkpoint, loop
 from steerers.training.config import DataConfig, OptimiserConfig, TrainConfig, ValidationConfig
 from steerers.training.export import MODEL
-from steerers.training.joint import JointObjective
-from steerers.training.keypoints import KeypointOptions
 from steerers.training.log import read_log, read_spectrum
 from steerers.training.loop import CHECKPOINT, Ended, train
+from steerers.training.objectives.joint import JointObjective
+from steerers.training.objectives.keypoints import KeypointOptions
+from steerers.training.objectives.terms import Measures, Objective, Term, Terms
 from steerers.training.sources import Sources
-from steerers.training.terms import Measures, Objective, Term, Terms
 from training.tiny import OPTIONS, Numbers, compact, config_of, descriptor_objective, photographs, small_steerer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -104,7 +104,7 @@ def assert_same_run(folder: Path, expected: Path) -> None:
     assert_same(saved, checkpoint.read(expected / CHECKPOINT))
     assert entries(folder) == entries(expected)
     assert_same(read_spectrum(folder), read_spectrum(expected))
-    assert_same(weights.load(folder / MODEL), weights.load(expected / MODEL))
+    assert_same(_weights.load(folder / MODEL), _weights.load(expected / MODEL))
 
 
 # Stopping and resuming ------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Parabola(Objective):
         return {"network": self.network}
 
     def forward(self, batch: PairBatch, progress: float) -> Terms:
-        total = (self.network["first"] - batch.turns0 * 0).square().sum()
+        total = (self.network["first"] - batch.rotations0 * 0).square().sum()
         return {"square": Term(total, torch.tensor(len(batch)), 0.5)}
 
     def measure(self, batch: PairBatch) -> Measures:

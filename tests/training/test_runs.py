@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from steerers.models.weights import load, save
-from steerers.representations import Group
+from steerers._weights import load, save
+from steerers.steering.representations import Group
 from steerers.training.config import ModelConfig, SteererConfig, to_dict
 from steerers.training.export import MODEL
 from steerers.training.log import CONFIG, SPECTRUM

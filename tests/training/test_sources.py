@@ -23,21 +23,22 @@ from datasets.scenes import (
     write_detections,
     write_megadepth,
 )
+from helpers import CONFIG_FOLDER
 from steerers.datasets.colmap_files import TRACKS
 from steerers.datasets.folder import Photographs
 from steerers.datasets.mosaics import Mosaics
-from steerers.datasets.pairs import PairBatch, PairSource, draw_turns
+from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations
 from steerers.datasets.reconstruction import Reconstruction
-from steerers.images import to_uint8
+from steerers.images.load import to_uint8
+from steerers.training.build import build_objective
 from steerers.training.config import DataConfig, TrainConfig, load_config, parse_config
-from steerers.training.settings import build_objective
 from steerers.training.sources import build_sources, check_dense, needs_detections, places_of, read_pair
 from terrain import make_terrain
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
+CONFIGS = sorted(CONFIG_FOLDER.glob("*.toml"))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def check_batch(source: PairSource, rotations: Any = "SO2") -> PairBatch:
     """A batch of the first pairs, with points that come back to where they were."""
     seeds = [1, 2]
     read = [source.read(n % len(source)) for n in seeds]
-    batch = source.make(read, *draw_turns(rotations, seeds), seeds, CPU)
+    batch = source.make(read, *draw_rotations(rotations, seeds), seeds, CPU)
     grid = torch.rand(2, 400, 2, generator=torch.Generator().manual_seed(0)) * (batch.images0.shape[-1] - 1)
     moved, seen = batch.warp.forward(grid)
     back, again = batch.warp.backward(moved.nan_to_num())

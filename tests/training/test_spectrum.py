@@ -16,13 +16,13 @@ from torch import Tensor
 
 from helpers import assert_near, groups, randn, representations, seeds
 from steerers import viz
-from steerers.representations import Group, Representation
-from steerers.steerer import Steerer
+from steerers.steering.representations import Group, Representation
+from steerers.steering.steerer import Steerer
 from steerers.training import spectrum
 from steerers.training.config import ModelConfig, OptimiserConfig
-from steerers.training.descriptions import Matcher, MatchingOptions
 from steerers.training.export import MODEL
-from steerers.training.joint import JointObjective
+from steerers.training.objectives.descriptions import Matcher, MatchingOptions
+from steerers.training.objectives.joint import JointObjective
 from steerers.training.runs import Records, load_run, read_records
 from steerers.training.spectrum import (
     Reduction,
@@ -149,7 +149,7 @@ def test_what_a_reduction_may_cost() -> None:
 
 @pytest.mark.parametrize("group", ["C4", "SO2"])
 def test_idle_dimensions_can_be_left_out(group: str) -> None:
-    """Eight dimensions turn with the image, the other four are noise and have small eigenvalues."""
+    """Eight dimensions rotate with the image, the other four are noise and have small eigenvalues."""
     good = Steerer.from_spec("2x0 + 3x1", group)
     idle = 0.1 * torch.eye(4).double() if group == "C4" else -2 * torch.eye(4).double()
     basis = torch.linalg.qr(randn(12, 12, seed=3))[0] @ torch.diag(torch.linspace(0.5, 2, 12).double())

@@ -1,4 +1,4 @@
-"""Held-out pairs: which they are, how they are turned, and that measuring them changes nothing."""
+"""Held-out pairs: which they are, how they are rotated, and that measuring them changes nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from steerers.datasets.pairs import PairBatch
-from steerers.steerer import Steerer
+from steerers.steering.steerer import Steerer
 from steerers.training.config import DataConfig, ValidationConfig
-from steerers.training.terms import Measures
+from steerers.training.objectives.terms import Measures
 from steerers.training.validation import _batch, _rotations, validate
 from training.tiny import Numbers, config_of, descriptor_objective, photographs
 
@@ -45,11 +45,11 @@ def test_rotations_are_those_that_the_steerer_knows() -> None:
 
 
 @pytest.mark.parametrize(("rotations", "both"), [("SO2", False), ("joint-SO2", True)])
-def test_the_second_views_of_validation_are_turned(rotations: Any, both: bool) -> None:
+def test_the_second_views_of_validation_are_rotated(rotations: Any, both: bool) -> None:
     config = config_of(data=DataConfig(rotations=rotations))
     batch = _batch(config, photographs(), 0, 90, CPU)
-    assert batch.turns1.tolist() == [math.pi / 2] * 2
-    assert batch.turns0.tolist() == ([math.pi / 2] * 2 if both else [0.0] * 2)
+    assert batch.rotations1.tolist() == [math.pi / 2] * 2
+    assert batch.rotations0.tolist() == ([math.pi / 2] * 2 if both else [0.0] * 2)
 
 
 @pytest.mark.parametrize(

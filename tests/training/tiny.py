@@ -12,24 +12,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from steerers.datasets.draws import mix
 from steerers.datasets.folder import Photographs
-from steerers.datasets.pairs import PairBatch, Rotations, draw_turns
+from steerers.datasets.pairs import PairBatch, Rotations, draw_rotations
 from steerers.datasets.photos import PhotoStore
+from steerers.datasets.rng import mix
 from steerers.datasets.views import Views
 from steerers.features import Keypoints
 from steerers.models.base import Descriptor, Detector
 from steerers.models.compact import Compact, CompactConfig
 from steerers.models.sampling import KeypointSampling, sample_keypoints
-from steerers.steerer import Steerer
+from steerers.steering.steerer import Steerer
 from steerers.training.config import DataConfig, OptimiserConfig, TrainConfig, ValidationConfig
-from steerers.training.descriptions import DescriptorObjective, MatchingOptions, Setting
-from steerers.training.losses import corner_response
+from steerers.training.objectives.descriptions import DescriptorObjective, MatchingOptions, Setting
+from steerers.training.objectives.losses import corner_response
 
 SMALL = CompactConfig(channels=(4, 8, 8), blocks=(1, 1), dim=8, hidden=8)
 VIEWS = Views(size=48, scale=(0.9, 1.2), perspective=0.03, photometric=0.2)
 STILL = Views(size=48, scale=(1.0, 1.0), perspective=0.0, photometric=0.0)
-"""Of a photograph of 48 by 48 pixels every view is the photograph itself, turned."""
+"""Of a photograph of 48 by 48 pixels every view is the photograph itself, rotated."""
 
 # Data -----------------------------------------------------------------------------------------------------------------
 
@@ -52,16 +52,16 @@ def photographs(count: int = 4, size: int = 64, views: Views = VIEWS) -> Photogr
 
 
 def batch_of(source: Photographs, rotations: Rotations = "SO2", count: int = 2, seed: int = 0) -> PairBatch:
-    """The first ``count`` pairs, turned at random."""
+    """The first ``count`` pairs, rotated at random."""
     seeds = [mix(seed, place) for place in range(count)]
-    return turned(source, *draw_turns(rotations, seeds), seed=seed)
+    return rotated(source, *draw_rotations(rotations, seeds), seed=seed)
 
 
-def turned(source: Photographs, turns0: Tensor, turns1: Tensor, seed: int = 0) -> PairBatch:
-    """Pairs turned as told."""
-    seeds = [mix(seed, place) for place in range(len(turns0))]
+def rotated(source: Photographs, rotations0: Tensor, rotations1: Tensor, seed: int = 0) -> PairBatch:
+    """Pairs rotated as told."""
+    seeds = [mix(seed, place) for place in range(len(rotations0))]
     read = [source.read(place % len(source)) for place in range(len(seeds))]
-    return source.make(read, turns0, turns1, seeds, torch.device("cpu"))
+    return source.make(read, rotations0, rotations1, seeds, torch.device("cpu"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,7 @@ class Patches(Descriptor):
 
 
 class Rings(Descriptor):
-    """Waves along circles around a keypoint, of frequencies 0 to 3, which turn with the image by any angle."""
+    """Waves along circles around a keypoint, of frequencies 0 to 3, which rotate with the image by any angle."""
 
     radii, frequencies, samples = (2.0, 3.5, 5.0), (0, 1, 2, 3), 16
     spec = "3x0 + 3x1 + 3x2 + 3x3"
@@ -201,7 +201,7 @@ class Numbers:
         return index
 
     def make(
-        self, read: Sequence[Any], turns0: Tensor, turns1: Tensor, seeds: Sequence[int], device: torch.device
+        self, read: Sequence[Any], rotations0: Tensor, rotations1: Tensor, seeds: Sequence[int], device: torch.device
     ) -> PairBatch:
         self.drawn.append(list(read))
-        return dataclasses.replace(shifted(size=(4, 4), count=len(read)), turns0=turns0, turns1=turns1)
+        return dataclasses.replace(shifted(size=(4, 4), count=len(read)), rotations0=rotations0, rotations1=rotations1)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from steerers.features import Matches
-from steerers.images import Image, load_image
+from steerers.images.load import Image, load_image
 from steerers.viz import draw_matches
 
 SIZES = (120, 80), (60, 90)  # (width, height)
@@ -172,7 +172,7 @@ def test_header_tells_counts_and_angle() -> None:
 @pytest.mark.parametrize("max_size", [None, 60])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_images_show_as_stored(tmp_path: Path, orientation: int, max_size: int | None) -> None:
-    """Turned upright for the model, an image is shown as its file has it, and keypoints lie where they belong."""
+    """Rotated upright for the model, an image is shown as its file has it, and keypoints lie where they belong."""
     corner = (100, 15)  # of the stored picture, (x, y)
     stored = PIL.Image.new("RGB", SIZES[0], (200, 200, 200))
     stored.paste((255, 110, 110), (80, 0, 120, 30))  # off centre: no two orientations show it alike

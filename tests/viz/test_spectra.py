@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import groups, randn, seeds
-from steerers.representations import Group
-from steerers.steerer import Steerer
+from steerers.steering.representations import Group
+from steerers.steering.steerer import Steerer
 from steerers.viz import Spectrum, draw_spectra, draw_spectrum, save_animation, spectrum_extent
 
 C4, SO2 = Group(4), Group(None)

@@ -2,7 +2,7 @@
 
 Every photograph comes with satellite images of the region that it may show. A pair is scored by the number of inliers
 of its homography, 0 where there is none; over all pairs the scores make one precision-recall curve, and the average
-precision is the area under the whole of it. "North Up" are photographs that are turned little, "All Others" the rest.
+precision is the area under the whole of it. "North Up" are photographs that are rotated little, "All Others" the rest.
 
 The data is described by a manifest, see :mod:`steerers.benchmarks.manifest`. The paper takes the
 Scale-1 subset, with all satellite images of each photograph.
@@ -192,7 +192,7 @@ def _columns() -> tuple[Column, ...]:
 
 def _plot(evaluation: Evaluation[AimsPair, AimsOutcome], group: str, path: Path) -> None:
     """Precision over recall in steps, so that the area under a line is its average precision."""
-    from steerers.benchmarks.plots import curves
+    from steerers.viz.plots import curves
 
     found = {row.run.label: curves_of(row.outcomes)[group] for row in evaluation.rows}
     series = {

@@ -1,9 +1,9 @@
 """Collections: folders of photographs without ground truth, such as those of a drone.
 
 Pairs are matched and verified by geometry: one with enough inliers shows the same place. How well the estimated angles
-agree needs no truth either: around three images, the turn from a to b and that from b to c make the turn from a to c.
-Agreement is no accuracy, though: a matcher whose angle is always 0 agrees with itself, so the angles are also compared
-with those of the homographies.
+agree needs no truth either: around three images, the rotation from a to b and that from b to c make the rotation from a
+to c. Agreement is no accuracy, though: a matcher whose angle is always 0 agrees with itself, so the angles are also
+compared with those of the homographies.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def measure_pair(pair: Pair, prediction: Prediction, verification: Verification)
     """Verify a pair from its matches."""
     matches = prediction.matches
     inliers, failed, H = _estimate(matches, verification)
-    tilt = None if H is None else metrics.turn_at_centre(H, prediction.size0)
+    tilt = None if H is None else metrics.rotation_at_centre(H, prediction.size0)
     angle = tilt if matches.angle is None else matches.angle
     number_inliers = int(inliers.sum())
     return CollectionOutcome(
@@ -121,7 +121,8 @@ def _estimate(
 
 
 def triplet_errors(angles: Mapping[tuple[str, str], float]) -> list[float]:
-    """For any three images of which each two have an angle, how far the two turns are from the one, 0 to 180 degrees.
+    """For any three images of which each two have an angle, how far the two rotations are from the one, 0 to 180
+    degrees.
 
     Args:
         angles: degrees from the first to the second image, of each two under the same order of names.
@@ -289,7 +290,7 @@ def _sector_table(main: Table) -> Table:
 
 
 def _plot(evaluation: Evaluation[Pair, CollectionOutcome], path: Path) -> None:
-    from steerers.benchmarks.plots import angle_histogram
+    from steerers.viz.plots import angle_histogram
 
     series = {row.run.label: [o.angle for o in row.outcomes if o.verified] for row in evaluation.rows}
     angle_histogram(path, series, ylabel="pairs", title="angles of verified pairs")

@@ -1,11 +1,11 @@
-"""How well a steerer steers: descriptions steered, against descriptions computed anew from the turned photograph.
+"""How well a steerer steers: descriptions steered, against descriptions computed anew from the rotated photograph.
 
 Keypoints are found once, in the central disc of the upright photograph, so that none leaves the picture whatever the
-turn; where they go is known exactly, so that nothing but the description is measured. An angle that C_n does not have
-is steered by the nearest that it has, as the best of max-matches would.
+rotation; where they go is known exactly, so that nothing but the description is measured. An angle that C_n does not
+have is steered by the nearest that it has, as the best of max-matches would.
 
-Theorem 4.1 of the paper says that a descriptor has an orthogonal steerer if turning two images alike leaves the cosines
-between their descriptions as they were. How far it is from that is measured without any steerer.
+Theorem 4.1 of the paper says that a descriptor has an orthogonal steerer if rotating two images alike leaves the
+cosines between their descriptions as they were. How far it is from that is measured without any steerer.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers.benchmarks import plots
-from steerers.benchmarks.report import Column, Report, Table, number, percent, text
-from steerers.benchmarks.runs import Run, hash_files
-from steerers.benchmarks.turned import (
+from steerers.benchmarks.agreement import (
     Agreement,
     Kept,
     central_disc,
     compare,
     compare_cosines,
-    nearest_turn,
+    nearest_rotation,
 )
+from steerers.benchmarks.report import Column, Report, Table, number, percent, text
+from steerers.benchmarks.runs import Run, hash_files
 from steerers.geometry import quarter_turns
-from steerers.images import load_image
+from steerers.images.load import load_image
 from steerers.models.zoo import Model
-from steerers.progress import progress
-from steerers.steerer import Steerer
-from steerers.testing import describe_turned
+from steerers.steering.equivariance import describe_rotated
+from steerers.steering.steerer import Steerer
+from steerers.viz import plots
+from steerers.viz.progress import progress
 
 ANGLES = tuple(float(degrees) for degrees in range(0, 360, 10))
 MIN_KEYPOINTS = 2  # fewer have no rank
@@ -75,23 +75,23 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Described:
-    """The keypoints of one photograph, described upright and after each turn."""
+    """The keypoints of one photograph, described upright and after each rotation."""
 
     upright: Tensor  # (N, D)
-    turned: list[Tensor]  # an (N, D) an angle
+    rotated: list[Tensor]  # an (N, D) an angle
 
 
 @torch.no_grad()
 def describe_photo(model: Model, image: Tensor, settings: Settings) -> Described | None:
-    """Describe a (3, H, W) photograph upright and turned; nothing if too few keypoints lie in its central disc."""
+    """Describe a (3, H, W) photograph upright and rotated; nothing if too few keypoints lie in its central disc."""
     height, width = image.shape[1:]
     mask = central_disc(height, width, settings.margin).to(image.device)
     keypoints = model.extractor.detect(image, num_keypoints=settings.num_keypoints, mask=mask)
     if len(keypoints) < MIN_KEYPOINTS:
         return None
     angles = [math.radians(angle) for angle in settings.angles]
-    turned = [describe_turned(model.extractor.describe, image, keypoints, angle) for angle in angles]
-    return Described(model.extractor.describe(image, keypoints), turned)
+    rotated = [describe_rotated(model.extractor.describe, image, keypoints, angle) for angle in angles]
+    return Described(model.extractor.describe(image, keypoints), rotated)
 
 
 # All photographs ------------------------------------------------------------------------------------------------------
@@ -116,31 +116,32 @@ class _Tally:
             self.num_skipped += 1
             return
         self.num_keypoints.append(len(described.upright))
-        self.agreements[UNSTEERED].append([compare(described.upright, found) for found in described.turned])
+        self.agreements[UNSTEERED].append([compare(described.upright, found) for found in described.rotated])
         steerer = self.run.pipeline.model.steerer
         if steerer is not None:
             self.agreements[STEERED].append(self._steer(steerer, described))
         if self._previous is not None:
-            self.kept.append(_compare_turned(self._previous, described))
+            self.kept.append(_compare_rotated(self._previous, described))
         self._previous = described
 
     def finish(self) -> None:
         """With one photograph alone, the cosines are those among its own descriptions."""
         if not self.kept and self._previous is not None:
-            self.kept.append(_compare_turned(self._previous, self._previous))
+            self.kept.append(_compare_rotated(self._previous, self._previous))
 
     @torch.no_grad()
     def _steer(self, steerer: Steerer, described: Described) -> list[Agreement]:
-        turns = [nearest_turn(steerer, math.radians(angle)) for angle in self.settings.angles]
+        rotations = [nearest_rotation(steerer, math.radians(angle)) for angle in self.settings.angles]
         upright = described.upright.float()
         return [
-            compare(steerer.steer(upright, turn), found) for turn, found in zip(turns, described.turned, strict=True)
+            compare(steerer.steer(upright, rotation), found)
+            for rotation, found in zip(rotations, described.rotated, strict=True)
         ]
 
 
-def _compare_turned(first: Described, second: Described) -> list[Kept]:
+def _compare_rotated(first: Described, second: Described) -> list[Kept]:
     upright = (first.upright, second.upright)
-    return [compare_cosines(upright, turned) for turned in zip(first.turned, second.turned, strict=True)]
+    return [compare_cosines(upright, rotated) for rotated in zip(first.rotated, second.rotated, strict=True)]
 
 
 def evaluate(
@@ -220,8 +221,8 @@ def make_report(
     """Two tables and the curves."""
     facts = {"num_photos": len(photos), "photos_sha256": hash_files(photos), "angles": list(settings.angles)}
     tables = [
-        Table("steering: descriptions against those of the turned photograph", _steering_columns(), steering, facts),
-        Table("Theorem 4.1: cosines between two photographs when both are turned alike", _kept_columns(), kept, facts),
+        Table("steering: descriptions against those of the rotated photograph", _steering_columns(), steering, facts),
+        Table("Theorem 4.1: cosines between two photographs when both are rotated alike", _kept_columns(), kept, facts),
     ]
     degrees = settings.angles
     return Report(
@@ -259,8 +260,8 @@ def _steering_columns() -> tuple[Column, ...]:
 
 def _kept_columns() -> tuple[Column, ...]:
     measured = [
-        number(f"{title}, {turns}", where, name, form="{:.3f}")
-        for turns, where in (("quarter turns", "quarter"), ("other angles", "other"))
+        number(f"{title}, {rotations}", where, name, form="{:.3f}")
+        for rotations, where in (("quarter turns", "quarter"), ("other angles", "other"))
         for title, name in (
             ("mean change", "mean_change"),
             ("largest change", "max_change"),
@@ -274,13 +275,13 @@ def _describe(num_photos: int, settings: Settings) -> str:
     return (
         f"{num_photos} photographs, longest side {settings.max_size} px; at most {settings.num_keypoints} keypoints in "
         f"the central disc of the upright one ({settings.margin:g} px inside the border), described again after the "
-        f"photograph has turned about its centre by {len(settings.angles)} angles (bilinear, quarter turns exact, "
+        f"photograph has rotated about its centre by {len(settings.angles)} angles (bilinear, quarter turns exact, "
         "corners black). *cosine*: mean cosine of the two descriptions of a keypoint. *nearest*: keypoints, in per "
-        "cent, whose nearest neighbour among all of the turned photograph is their own; *reciprocal rank*: of the own "
-        "among all. *steered*: the upright descriptions are steered first, by the nearest turn that the steerer has. "
+        "cent, whose nearest neighbour among all of the rotated photograph is their own; *reciprocal rank*: of the own "
+        "among all. *steered*: the upright descriptions are steered first, by the nearest rotation of the steerer. "
         "*change*: absolute difference of the cosines between all keypoints of a photograph and all of the next one, "
-        "before and after both were turned by the same angle; the largest is the mean over pairs of the largest. Means "
-        "over photographs; quarter turns are 90, 180 and 270 degrees."
+        "before and after both were rotated by the same angle; the largest is the mean over pairs of the largest. "
+        "Means over photographs; quarter turns are 90, 180 and 270 degrees."
     )
 
 
@@ -298,6 +299,6 @@ def _plot(
     ticks = list(range(0, 361, 45))
 
     def draw(path: Path) -> None:
-        plots.curves(path, series, xlabel="turn in degrees, counter-clockwise", ylabel=ylabel, xticks=ticks)
+        plots.curves(path, series, xlabel="rotation in degrees, counter-clockwise", ylabel=ylabel, xticks=ticks)
 
     return draw

@@ -1,4 +1,4 @@
-"""Homography benchmarks: the Oxford affine sequences and HPatches, upright and turned.
+"""Homography benchmarks: the Oxford affine sequences and HPatches, upright and rotated.
 
 Both hold sequences of images of a plane (or from one place), with a text file for the homography from image 1 to each
 other one, in pixels with the centre of the top-left pixel at (0, 0). Image 1 is matched with each of the others.
@@ -213,7 +213,7 @@ class HomographyOutcome(Outcome):
 
 
 def true_homography(pair: HomographyPair, prediction: Prediction) -> NDArray[np.float64]:
-    """The (3, 3) ground truth between the unturned images at the evaluated size."""
+    """The (3, 3) ground truth between the unrotated images at the evaluated size."""
     return _evaluated(pair, prediction.stored0, prediction.size0, prediction.stored1, prediction.size1).numpy()
 
 
@@ -245,8 +245,8 @@ def measure_pair(pair: HomographyPair, prediction: Prediction, estimator: Estima
         seed=estimator.seed,
     )
     errors = metrics.reprojection_errors(matches.keypoints0, matches.keypoints1, truth)
-    tilt = metrics.turn_at_centre(truth, prediction.size0)
-    turn = None if tilt is None else tilt + pair.turn1 - pair.turn0
+    tilt = metrics.rotation_at_centre(truth, prediction.size0)
+    rotation = None if tilt is None else tilt + pair.rotation1 - pair.rotation0
     return HomographyOutcome(
         **outcomes.common(pair, prediction),
         num_inliers=int(inliers.sum()),
@@ -254,7 +254,7 @@ def measure_pair(pair: HomographyPair, prediction: Prediction, estimator: Estima
         corner_error=metrics.corner_error(H, truth, prediction.size0),
         repeatability=prediction.observed,
         angle=matches.angle,
-        angle_error=metrics.angle_error(matches.angle, turn),
+        angle_error=metrics.angle_error(matches.angle, rotation),
     )
 
 
@@ -289,7 +289,7 @@ def evaluate(
     Args:
         pairs: upright, from :func:`list_pairs`.
         cache: folder in which matches are kept and looked for, see
-            :func:`~steerers.benchmarks.cache.predict_or_load`, which also says what ``made`` is.
+            :func:`~steerers.benchmarks.store.predict_or_load`, which also says what ``made`` is.
     """
     return outcomes.evaluate(
         runs,

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers.geometry import transform_points, turn_of, wrap_degrees
+from steerers.geometry import rotation_of, transform_points, wrap_degrees
 
 Size = tuple[int, int]  # (width, height)
 _ROWS = 1024  # keypoints that are compared with all of the other image at once
@@ -141,7 +141,7 @@ def repeatability(
     Args:
         points0: (N, 2) keypoints of image 0 in pixels; ``points1`` (M, 2) of image 1, on the same device.
         homography: (3, 3) from pixels of image 0 to those of image 1.
-        size0: (width, height) of image 0. Keypoints outside of it, as in the corners of a turned canvas, do not count.
+        size0: (width, height) of image 0. Keypoints outside of it, as in the corners of a rotated canvas, do not count.
     """
     inside0, inside1 = _inside(points0, size0), _inside(points1, size1)
     points0, points1 = points0[inside0].double(), points1[inside1].double()
@@ -158,14 +158,14 @@ def repeatability(
     return found / common if common else 0.0
 
 
-def turn_at_centre(homography: NDArray[Any], size0: Size) -> float | None:
-    """The turn, in degrees, of a homography at the centre of image 0; ``None`` if it mirrors there."""
+def rotation_at_centre(homography: NDArray[Any], size0: Size) -> float | None:
+    """The rotation, in degrees, of a homography at the centre of image 0; ``None`` if it mirrors there."""
     H = np.asarray(homography, np.float64)
     centre = np.array([[(size0[0] - 1) / 2, (size0[1] - 1) / 2]])
     depth = H[2, :2] @ centre[0] + H[2, 2]
     jacobian = (H[:2, :2] - np.outer(apply(H, centre)[0], H[2, :2])) / depth  # (2, 2)
-    turn = turn_of(torch.from_numpy(jacobian))
-    return None if turn is None else math.degrees(turn)
+    rotation = rotation_of(torch.from_numpy(jacobian))
+    return None if rotation is None else math.degrees(rotation)
 
 
 def angle_error(estimated: float | None, truth: float | None) -> float | None:

@@ -15,12 +15,12 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from steerers.benchmarks import cache as kept
 from steerers.benchmarks import protocol
+from steerers.benchmarks import store as kept
 from steerers.benchmarks.protocol import ROTATIONS, AnyPair, Observer, Pair, Prediction, Predictions, Settings
 from steerers.benchmarks.report import Column, Table
 from steerers.benchmarks.runs import Run, describe_strategy
-from steerers.progress import progress
+from steerers.viz.progress import progress
 
 COSTS = "s/image is extraction, images/pair how often it runs, s/pair matching."
 """What the columns of costs mean, for a report's description."""
@@ -32,8 +32,8 @@ class Outcome:
 
     name: str
     sequence: str
-    turn0: int
-    turn1: int
+    rotation0: int
+    rotation1: int
     num_keypoints: tuple[int, int]
     num_matches: int
     extractions: int
@@ -55,7 +55,7 @@ class Row(Generic[AnyOutcome]):
 
 @dataclass(frozen=True, eq=False)
 class Evaluation(Generic[AnyPair, AnyOutcome]):
-    """Runs side by side on the same pairs, turned by one set of rotations."""
+    """Runs side by side on the same pairs, rotated by one set of rotations."""
 
     rotation: protocol.Rotation
     pairs: list[AnyPair]
@@ -76,16 +76,18 @@ def evaluate(
     cache: Path | None = None,
     made: dict[str, Any] | None = None,
 ) -> Evaluation[AnyPair, AnyOutcome]:
-    """Turn the pairs, match them or take what ``cache`` holds, and measure.
+    """Rotate the pairs, match them or take what ``cache`` holds, and measure.
 
     Args:
         pairs: upright.
-        observe, cache, made: see :func:`~steerers.benchmarks.cache.predict_or_load`.
+        observe, cache, made: see :func:`~steerers.benchmarks.store.predict_or_load`.
     """
-    turned = protocol.turn_pairs(pairs, rotation)
-    predictions = kept.predict_or_load(runs, turned, settings, observe, cache=cache, made=made)
-    rows = [Row(run, found, measure(turned, found, measure_pair)) for run, found in zip(runs, predictions, strict=True)]
-    return Evaluation(rotation, turned, rows)
+    rotated = protocol.rotate_pairs(pairs, rotation)
+    predictions = kept.predict_or_load(runs, rotated, settings, observe, cache=cache, made=made)
+    rows = [
+        Row(run, found, measure(rotated, found, measure_pair)) for run, found in zip(runs, predictions, strict=True)
+    ]
+    return Evaluation(rotation, rotated, rows)
 
 
 def measure(
@@ -102,8 +104,8 @@ def common(pair: Pair, prediction: Prediction) -> dict[str, Any]:
     return {
         "name": pair.name,
         "sequence": pair.sequence,
-        "turn0": pair.turn0,
-        "turn1": pair.turn1,
+        "rotation0": pair.rotation0,
+        "rotation1": pair.rotation1,
         "num_keypoints": prediction.num_keypoints,
         "num_matches": len(prediction.matches),
         "extractions": prediction.extractions,
@@ -115,7 +117,7 @@ def common(pair: Pair, prediction: Prediction) -> dict[str, Any]:
 # Reporting ------------------------------------------------------------------------------------------------------------
 
 GROUPS: dict[str, Callable[[Any], str]] = {
-    "by_turn": lambda outcome: str(outcome.turn1),
+    "by_rotation": lambda outcome: str(outcome.rotation1),
     "by_sequence": lambda outcome: str(outcome.sequence),
 }
 
@@ -209,7 +211,7 @@ def describe_views(evaluations: Sequence[Evaluation[AnyPair, AnyOutcome]], setti
     keypoints = ", ".join(map(str, list_keypoints(evaluations)))
     corners = "masked" if settings.mask_corners else "black, not masked"
     side = f"longest side {settings.max_size}" if settings.short_side is None else f"short side {settings.short_side}"
-    return f"At most {keypoints} keypoints an image, {side} px, corners of turned images {corners}."
+    return f"At most {keypoints} keypoints an image, {side} px, corners of rotated images {corners}."
 
 
 def plot_errors(
@@ -231,7 +233,7 @@ def plot_errors(
         series[row.run.label] = np.concatenate([[0.0], below, [limit]]), np.concatenate([[0.0], share, [ends]])
 
     def draw(path: Path) -> None:
-        from steerers.benchmarks.plots import curves
+        from steerers.viz.plots import curves
 
         curves(
             path,

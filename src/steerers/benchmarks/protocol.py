@@ -1,13 +1,13 @@
-"""What every benchmark shares: pairs and how they are turned, and predictions.
+"""What every benchmark shares: pairs and how they are rotated, and predictions.
 
-A benchmark lists :class:`Pair` records, turns them by :func:`turn_pairs`, and gives them with some
+A benchmark lists :class:`Pair` records, rotates them by :func:`rotate_pairs`, and gives them with some
 :class:`~steerers.benchmarks.runs.Run` records to :func:`predict_each`. Matching, which takes minutes to hours, ends
-there, and :mod:`steerers.benchmarks.cache` keeps it; what is estimated from the matches costs seconds and is the
+there, and :mod:`steerers.benchmarks.store` keeps it; what is estimated from the matches costs seconds and is the
 benchmark's own.
 
-Images are evaluated at one resolution (see :class:`Settings`) and turned at that resolution. All coordinates of a
-:class:`Prediction` are pixels of the images at that resolution *before* they were turned, so that the ground truth
-holds whatever the turn.
+Images are evaluated at one resolution (see :class:`Settings`) and rotated at that resolution. All coordinates of a
+:class:`Prediction` are pixels of the images at that resolution *before* they were rotated, so that the ground truth
+holds whatever the rotation.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor
 
-from steerers.bench.measure import now
-from steerers.benchmarks.desk import Desk
+from steerers.benchmarks.feature_cache import Desk
 from steerers.benchmarks.runs import MAX_SIZE, Run, sha256
+from steerers.benchmarks.speed.measure import now
 from steerers.benchmarks.views import View
 from steerers.features import Matches
 from steerers.geometry import transform_points
-from steerers.images import Size
+from steerers.images.load import Size
 from steerers.matching.strategies import Tta
-from steerers.progress import progress
+from steerers.viz.progress import progress
 
 if TYPE_CHECKING:
     from steerers.pipeline import Pipeline
@@ -37,41 +37,41 @@ if TYPE_CHECKING:
 Rotation = Literal["upright", "fixed", "quarter", "all", "joint", "c4", "so2"]
 ROTATIONS: dict[Rotation, str] = {
     "upright": "as stored",
-    "fixed": "second image of pair i turned by (50 i + 40) mod 360 degrees",
-    "quarter": "second image turned by 90, 180 and 270 degrees",
-    "all": "second image turned by 0, 10, ..., 350 degrees",
-    "joint": "both images turned by the same 90, 180 and 270 degrees",
-    "c4": "second image of pair i turned by (i mod 4) 90 degrees",
-    "so2": "second image of pair i turned by (i mod 36) 10 degrees",
+    "fixed": "second image of pair i rotated by (50 i + 40) mod 360 degrees",
+    "quarter": "second image rotated by 90, 180 and 270 degrees",
+    "all": "second image rotated by 0, 10, ..., 350 degrees",
+    "joint": "both images rotated by the same 90, 180 and 270 degrees",
+    "c4": "second image of pair i rotated by (i mod 4) 90 degrees",
+    "so2": "second image of pair i rotated by (i mod 36) 10 degrees",
 }
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two images of a benchmark, and the turns, in degrees counter-clockwise, under which they are matched."""
+    """Two images of a benchmark, and the rotations, in degrees counter-clockwise, under which they are matched."""
 
     name: str
     sequence: str
     image0: Path
     image1: Path
-    turn0: int = 0
-    turn1: int = 0
+    rotation0: int = 0
+    rotation1: int = 0
 
     def key(self) -> dict[str, Any]:
         """What makes it this pair, without the folder that the data lies in; benchmarks add their ground truth."""
-        return {"name": self.name, "turn0": self.turn0, "turn1": self.turn1}
+        return {"name": self.name, "rotation0": self.rotation0, "rotation1": self.rotation1}
 
 
 AnyPair = TypeVar("AnyPair", bound=Pair)
 Observer = Callable[[AnyPair, View, Tensor, View, Tensor], float]
-"""Measures something on all keypoints of a pair, (N, 2) and (M, 2) pixels of the unturned images."""
+"""Measures something on all keypoints of a pair, (N, 2) and (M, 2) pixels of the unrotated images."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
     """What a run found in a pair.
 
-    ``matches`` are in pixels of the unturned images at the evaluated size, but their angle is that between the images
+    ``matches`` are in pixels of the unrotated images at the evaluated size, but their angle is that between the images
     as they were matched.
     """
 
@@ -103,8 +103,8 @@ class Settings:
 
     Attributes:
         max_size: images are shrunk to this longest side.
-        mask_corners: keep keypoints out of the black corners that a turn other than a quarter leaves. Users have such
-            corners too, so by default they stay.
+        mask_corners: keep keypoints out of the black corners that a rotation other than a quarter leaves. Users have
+            such corners too, so by default they stay.
         short_side: instead of ``max_size``: images are shrunk or enlarged to this shortest side, as in AIMS.
     """
 
@@ -124,19 +124,19 @@ class Settings:
 # Pairs ----------------------------------------------------------------------------------------------------------------
 
 
-def turn_pairs(pairs: Sequence[AnyPair], rotation: Rotation) -> list[AnyPair]:
-    """The pairs under every turn of a set of rotations, those of one pair together."""
+def rotate_pairs(pairs: Sequence[AnyPair], rotation: Rotation) -> list[AnyPair]:
+    """The pairs under every rotation of a set of rotations, those of one pair together."""
     if rotation not in get_args(Rotation):
         raise ValueError(f"unknown rotation {rotation!r}; use one of {', '.join(ROTATIONS)}")
     return [
-        replace(pair, turn0=first, turn1=second)
+        replace(pair, rotation0=first, rotation1=second)
         for index, pair in enumerate(pairs)
-        for first, second in _turns(rotation, index)
+        for first, second in _rotations(rotation, index)
     ]
 
 
-def _turns(rotation: Rotation, index: int) -> list[tuple[int, int]]:
-    turns: dict[Rotation, list[tuple[int, int]]] = {
+def _rotations(rotation: Rotation, index: int) -> list[tuple[int, int]]:
+    rotations: dict[Rotation, list[tuple[int, int]]] = {
         "upright": [(0, 0)],
         "fixed": [(0, (50 * index + 40) % 360)],
         "quarter": [(0, 90), (0, 180), (0, 270)],
@@ -145,11 +145,11 @@ def _turns(rotation: Rotation, index: int) -> list[tuple[int, int]]:
         "c4": [(0, index % 4 * 90)],
         "so2": [(0, index % 36 * 10)],
     }
-    return turns[rotation]
+    return rotations[rotation]
 
 
 def hash_pairs(pairs: Sequence[Pair]) -> str:
-    """SHA-256 of the list of pairs: names, turns and ground truth, wherever the data lies."""
+    """SHA-256 of the list of pairs: names, rotations and ground truth, wherever the data lies."""
     return sha256([pair.key() for pair in pairs])
 
 
@@ -176,9 +176,9 @@ def predict_each(
 ) -> Iterator[tuple[int, dict[int, Prediction]]]:
     """Predict pair by pair, in an order that saves work: the index of a pair, and predictions by the index of the run.
 
-    Features are extracted once for each image, turn and extractor, whatever the number of runs and pairs that use it,
-    as long as there is room for them (:mod:`steerers.benchmarks.desk`); their seconds count for each run and pair as if
-    it were alone.
+    Features are extracted once for each image, rotation and extractor, whatever the number of runs and pairs that use
+    it, as long as there is room for them (:mod:`steerers.benchmarks.feature_cache`); their seconds count for each run
+    and pair as if it were alone.
 
     Args:
         done: for each run the indices of pairs to leave out.
@@ -214,7 +214,7 @@ def _by_first_image(pairs: Sequence[Pair]) -> list[int]:
 def _predict_pair(
     desk: Desk, runs: Sequence[Run], pair: AnyPair, observe: Observer[AnyPair] | None
 ) -> list[Prediction]:
-    view0, view1 = desk.view(pair.image0, pair.turn0), desk.view(pair.image1, pair.turn1)
+    view0, view1 = desk.view(pair.image0, pair.rotation0), desk.view(pair.image1, pair.rotation1)
     observed: dict[tuple[int, int], float] = {}
     predictions = []
     for run in runs:
@@ -234,14 +234,14 @@ def _match(desk: Desk, pipeline: Pipeline, view0: View, view1: View) -> Predicti
     first, second = [desk.extract(pipeline, view0, angle) for angle in angles], desk.extract(pipeline, view1)
     start = now(pipeline.device)
     if isinstance(strategy, Tta):
-        turned = [extracted.features for extracted in first]
-        assignment, best = strategy.match_turned([f.descriptions for f in turned], second.features.descriptions)
-        matches = pipeline.to_matches(assignment, turned[best], second.features)
+        rotated = [extracted.features for extracted in first]
+        assignment, best = strategy.match_rotated([f.descriptions for f in rotated], second.features.descriptions)
+        matches = pipeline.to_matches(assignment, rotated[best], second.features)
     else:
         matches = pipeline.match(first[0].features, second.features)
     seconds = now(pipeline.device) - start
     return Prediction(
-        matches=_turned_back(matches, view0, view1),
+        matches=_rotated_back(matches, view0, view1),
         size0=view0.size,
         size1=view1.size,
         stored0=view0.stored_size,
@@ -254,7 +254,7 @@ def _match(desk: Desk, pipeline: Pipeline, view0: View, view1: View) -> Predicti
     )
 
 
-def _turned_back(matches: Matches, view0: View, view1: View) -> Matches:
+def _rotated_back(matches: Matches, view0: View, view1: View) -> Matches:
     return Matches(
         keypoints0=_upright(view0, torch.from_numpy(matches.keypoints0)).numpy(),
         keypoints1=_upright(view1, torch.from_numpy(matches.keypoints1)).numpy(),

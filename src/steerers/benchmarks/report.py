@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 import steerers
-from steerers._version import __version__
-from steerers.devices import device_name
+from steerers import __version__
+from steerers._devices import device_name
 
 MISSING = "-"
 _PACKAGES = {
@@ -205,7 +205,7 @@ class Report:
         if self.plots and importlib.util.find_spec("matplotlib") is None:
             sys.stderr.write('the report has no plots, for want of matplotlib: pip install "steerers[plots]"\n')
             return []
-        from steerers.files import atomic_write
+        from steerers._files import atomic_write
 
         for name, draw in self.plots.items():
             with atomic_write(folder / name) as temporary:
@@ -239,7 +239,7 @@ def dump(value: Any) -> str:
 
 def write_text(path: Path, content: str) -> None:
     """Write a file whole or not at all."""
-    from steerers.files import atomic_write
+    from steerers._files import atomic_write
 
     with atomic_write(path) as temporary:
         temporary.write_text(content, encoding="utf-8")

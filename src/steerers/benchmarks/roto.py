@@ -1,7 +1,7 @@
-"""Roto-360 (RELF, CVPR 2023): one photograph a scene, turned in steps of 10 degrees, and the precision of matches.
+"""Roto-360 (RELF, CVPR 2023): one photograph a scene, rotated in steps of 10 degrees, and the precision of matches.
 
     DATA/SCENE/1_rot0.jpg                   the photograph, with which every other one is matched
-    DATA/SCENE/1_rot10.jpg, 1_rot10.txt     turned, and the homography from the photograph to it, in pixels
+    DATA/SCENE/1_rot10.jpg, 1_rot10.txt     rotated, and the homography from the photograph to it, in pixels
 
 :mod:`steerers.benchmarks.roto_like` makes the same from photographs. What is measured on that is called Roto-360-like:
 it is another set of scenes, and less is known of how the original was made than one would wish.
@@ -37,12 +37,12 @@ HELP = (
     "that holds the scenes: SCENE/1_rot0.jpg, SCENE/1_rot10.jpg, SCENE/1_rot10.txt, ...; or make data like it from "
     "photographs of your own: steerers eval roto-360 --make PHOTOGRAPHS --data NEW-FOLDER"
 )
-_TURNED = re.compile(r"1_rot(\d+)")
+_ROTATED = re.compile(r"1_rot(\d+)")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RotoPair(HomographyPair):
-    """The photograph of a scene and one of its turned copies."""
+    """The photograph of a scene and one of its rotated copies."""
 
     angle: int  # as the file is named, degrees
 
@@ -62,7 +62,7 @@ def list_pairs(folder: Path, scenes: Sequence[str] | None = None) -> list[RotoPa
     """
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; {HELP}")
-    found = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and 0 in _turned_images(path)}
+    found = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and 0 in _rotated_images(path)}
     if not found:
         raise ValueError(f"{folder} holds no Roto-360 scenes; {HELP}")
     wanted = _listed(folder) if scenes is None else scenes
@@ -84,7 +84,7 @@ def _listed(folder: Path) -> list[str] | None:
 
 
 def _list_scene(folder: Path) -> list[RotoPair]:
-    images = _turned_images(folder)
+    images = _rotated_images(folder)
     pairs = []
     for angle in sorted(images.keys() - {0}):
         matrix = folder / f"1_rot{angle}.txt"
@@ -95,17 +95,17 @@ def _list_scene(folder: Path) -> list[RotoPair]:
             RotoPair(f"{folder.name} {angle}", folder.name, images[0], images[angle], homography=H, angle=angle)
         )
     if not pairs:
-        raise ValueError(f"scene {folder} has no turned images; {HELP}")
+        raise ValueError(f"scene {folder} has no rotated images; {HELP}")
     return pairs
 
 
-def _turned_images(folder: Path) -> dict[int, Path]:
+def _rotated_images(folder: Path) -> dict[int, Path]:
     """The images of a scene by the angle in their names."""
     from steerers.datasets.photos import ENDINGS
 
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
-        name = _TURNED.fullmatch(path.stem)
+        name = _ROTATED.fullmatch(path.stem)
         if name and path.suffix.lower() in ENDINGS:
             angle = int(name[1])
             if angle in found:
@@ -132,7 +132,7 @@ class RotoOutcome(Outcome):
 
 
 def measure_pair(pair: RotoPair, prediction: Prediction) -> RotoOutcome:
-    """The share of matches that are correct, in stored pixels of the turned image."""
+    """The share of matches that are correct, in stored pixels of the rotated image."""
     matches = prediction.matches
     points0, points1 = (
         transform_points(scaling(size, stored), torch.from_numpy(points).double()).numpy()
@@ -142,12 +142,12 @@ def measure_pair(pair: RotoPair, prediction: Prediction) -> RotoOutcome:
         )
     )
     errors = metrics.reprojection_errors(points0, points1, pair.homography)
-    turn = metrics.turn_at_centre(true_homography(pair, prediction), prediction.size0)
+    rotation = metrics.rotation_at_centre(true_homography(pair, prediction), prediction.size0)
     return RotoOutcome(
         **outcomes.common(pair, prediction),
         angle=pair.angle,
         precision={f"{pixels:g}": metrics.precision(errors, pixels) for pixels in PIXELS},
-        angle_error=metrics.angle_error(matches.angle, turn),
+        angle_error=metrics.angle_error(matches.angle, rotation),
     )
 
 
@@ -217,15 +217,15 @@ def make_report(
 def _describe(evaluation: Evaluation[RotoPair, RotoOutcome], settings: Settings, like: bool) -> str:
     made = "Roto-360-like data, made by this tool and not comparable with published numbers. " if like else ""
     return (
-        f"{made}{outcomes.describe_views([evaluation], settings)} Every turned image is matched with the unturned one. "
-        f"Precision is the share of matches within 3, 5 and 10 stored pixels of the true place, in per cent, as the "
+        f"{made}{outcomes.describe_views([evaluation], settings)} Every rotated image is matched with the upright one. "
+        f"Precision is the fraction of matches within 3, 5 and 10 stored pixels of the truth, in per cent, as the "
         f"mean over pairs, 0 where there are no matches; keypoints are the mean over images, the angle error is the "
         f"median. RELF matches by plain mutual nearest neighbours, here `:mutual-nearest`; {outcomes.COSTS}"
     )
 
 
 def _plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
-    from steerers.benchmarks.plots import curves
+    from steerers.viz.plots import curves
 
     least = f"{PIXELS[0]:g}"
     series = {}
@@ -237,7 +237,7 @@ def _plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
     curves(
         path,
         series,
-        xlabel="turn that the file is named after, degrees",
+        xlabel="rotation that the file is named after, degrees",
         ylabel=f"precision at {least} px, per cent",
         title=title,
         ylim=(0.0, 100.0),

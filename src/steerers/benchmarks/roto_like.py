@@ -15,11 +15,11 @@ import PIL.Image
 import torch
 from numpy.typing import NDArray
 
-from steerers._version import __version__
+from steerers import __version__
 from steerers.benchmarks.report import dump
 from steerers.geometry import rotation, warp_image
-from steerers.images import load_image, to_uint8
-from steerers.progress import progress
+from steerers.images.load import load_image, to_uint8
+from steerers.viz.progress import progress
 
 LIKE = "Roto-360-like"
 MARKER = "roto-360-like.json"
@@ -36,8 +36,8 @@ def is_made(folder: Path) -> bool:
 def make(photographs: Path, folder: Path, *, scenes: int = SCENES, max_size: int | None = None) -> list[str]:
     """Generate the layout from the first photographs of a folder, by name, those in folders below included.
 
-    Each is turned about its centre onto a canvas of its own size; what a turn uncovers is black. Sampling is bilinear,
-    files are JPEG of quality 95, the unturned one too.
+    Each is rotated about its centre onto a canvas of its own size; what a rotation uncovers is black. Sampling is
+    bilinear, files are JPEG of quality 95, the unrotated one too.
 
     Args:
         folder: where to; new or empty, and written whole or not at all.
@@ -55,7 +55,7 @@ def make(photographs: Path, folder: Path, *, scenes: int = SCENES, max_size: int
     with tempfile.TemporaryDirectory(prefix=".steerers-", dir=folder.resolve().parent) as temporary:
         whole = Path(temporary) / "data"
         whole.mkdir()
-        for name, path in progress(list(zip(names, sources, strict=True)), "turning"):
+        for name, path in progress(list(zip(names, sources, strict=True)), "rotating"):
             _make_scene(path, whole / name, max_size)
         (whole / MARKER).write_text(dump(_describe_made(names, sources, max_size)), encoding="utf-8")
         if folder.exists():
@@ -80,14 +80,14 @@ def _make_scene(source: Path, folder: Path, max_size: int | None) -> None:
     image = load_image(source, max_size=max_size).tensor  # (3, H, W)
     size = (image.shape[2], image.shape[1])
     for angle in ANGLES:
-        H = turn_about_centre(size, angle)
-        turned = warp_image(image, torch.from_numpy(H), size) if angle else image
-        PIL.Image.fromarray(to_uint8(turned)).save(folder / f"1_rot{angle}.jpg", quality=95)
+        H = rotation_about_centre(size, angle)
+        rotated = warp_image(image, torch.from_numpy(H), size) if angle else image
+        PIL.Image.fromarray(to_uint8(rotated)).save(folder / f"1_rot{angle}.jpg", quality=95)
         np.savetxt(folder / f"1_rot{angle}.txt", H, fmt="%.17g")
 
 
-def turn_about_centre(size: tuple[int, int], degrees: float) -> NDArray[np.float64]:
-    """The (3, 3) map of pixels when an image turns counter-clockwise about its centre, on a canvas of its own size."""
+def rotation_about_centre(size: tuple[int, int], degrees: float) -> NDArray[np.float64]:
+    """The (3, 3) map of pixels when an image is rotated counter-clockwise about its centre, on its own canvas."""
     H = np.eye(3)
     H[:2, :2] = rotation(math.radians(degrees)).numpy()
     centre = np.array([(size[0] - 1) / 2, (size[1] - 1) / 2])

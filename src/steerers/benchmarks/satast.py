@@ -1,4 +1,4 @@
-"""SatAst: photographs by astronauts and satellite images with correspondences marked by hand, upright and turned.
+"""SatAst: photographs by astronauts and satellite images with correspondences marked by hand, upright and rotated.
 
 Forty pairs of the AIMS and EarthMatch data, a JSON file each. A homography is estimated from the matches, and what
 counts is how far it takes the marked points of the photograph from those of the satellite image, in stored pixels:
@@ -192,7 +192,7 @@ def evaluate(
     cache: Path | None = None,
     made: dict[str, Any] | None = None,
 ) -> Evaluation[AnnotatedPair, SatAstOutcome]:
-    """Match and measure the pairs of :func:`list_pairs`, the satellite images turned."""
+    """Match and measure the pairs of :func:`list_pairs`, the satellite images rotated."""
     return outcomes.evaluate(
         runs,
         pairs,

@@ -1,4 +1,4 @@
-"""Relative pose of two calibrated views, upright and turned: MegaDepth-1500 and its turned versions, and any cameras.
+"""Relative pose of two calibrated views, upright and rotated: MegaDepth-1500 and its rotated versions, and any cameras.
 
 The pose error of a pair is the larger of the angle between the estimated and the true rotation and the angle between
 the lines of the translations, in degrees; the score is the area under the curve of recall at 5, 10 and 20 degrees. Two
@@ -98,7 +98,7 @@ class Estimator:
         return used
 
     def estimate(self, pair: PosePair, prediction: Prediction, seed: int) -> Pose:
-        """The pose between the cameras, from matches in pixels of the unturned images."""
+        """The pose between the cameras, from matches in pixels of the unrotated images."""
         matches = prediction.matches
         if self.name == "poselib":
             K0 = scaled(pair.K0, prediction.stored0, prediction.size0)
@@ -171,7 +171,7 @@ class PoseOutcome(Outcome):
 
     pose_errors: list[float]  # degrees
     num_inliers: float  # mean over the estimator's runs
-    angle: float | None  # estimated turn between the images, degrees
+    angle: float | None  # estimated rotation between the images, degrees
 
 
 def measure_pair(pair: PosePair, prediction: Prediction, estimator: Estimator) -> PoseOutcome:
@@ -290,7 +290,7 @@ def _describe(views: str, estimator: Estimator) -> str:
             f"recoverPose: the estimator of DeDoDe and of the paper"
         )
     return (
-        f"{views} Keypoints of turned images are turned back, so that intrinsics and poses stay. Pose by {how}; "
+        f"{views} Keypoints of rotated images are rotated back, so that intrinsics and poses stay. Pose by {how}; "
         f"{estimator.runs} {'run' if estimator.runs == 1 else 'runs'} of it. Area under the curve of the pose error, "
         f"the larger of the rotation's and the translation's (at most 90 degrees, its sign is not told apart), in per "
         f"cent; a failure is an infinite error, which gives the same areas as the 90 degrees of others. Matches, "

@@ -1,4 +1,4 @@
-"""Images as benchmarks show them to matchers: at one size, turned; and what was used last, kept for the next pair."""
+"""Images as benchmarks show them to matchers: at one size, rotated; and what was used last, kept for the next pair."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steerers.geometry import rotate_image, scaling
-from steerers.images import Image, Size, load_image
+from steerers.images.load import Image, Size, load_image
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -23,31 +23,33 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """How an image is shown: at the evaluated size, turned. It has no pixels, so that all of them can be kept."""
+    """How an image is shown: at the evaluated size, rotated. It has no pixels, so that all of them can be kept."""
 
     path: Path
-    turn: int  # degrees counter-clockwise
-    to_upright: Tensor  # (3, 3) float64, from turned to unturned pixels
-    size: Size  # of the unturned image
+    rotation: int  # degrees counter-clockwise
+    to_upright: Tensor  # (3, 3) float64, from rotated to unrotated pixels
+    size: Size  # of the unrotated image
     stored_size: Size
 
 
-def make_view(loaded: Image, path: Path, turn: int, *, mask_corners: bool, device: torch.device) -> tuple[View, Image]:
-    """Turn an image that is loaded at the evaluated size; quarter turns are exact, what a turn uncovers is black.
+def make_view(
+    loaded: Image, path: Path, rotation: int, *, mask_corners: bool, device: torch.device
+) -> tuple[View, Image]:
+    """Rotate an image that is loaded at the evaluated size; quarter turns are exact, what a rotation uncovers is black.
 
-    The second is what the matcher is given: its stored pixels are those of the turned canvas.
+    The second is what the matcher is given: its stored pixels are those of the rotated canvas.
     """
     upright = loaded.tensor.to(device)
-    angle = math.radians(turn)
-    tensor, to_turned = rotate_image(upright, angle)
+    angle = math.radians(rotation)
+    tensor, to_rotated = rotate_image(upright, angle)
     mask = loaded.mask
-    if mask is not None or (mask_corners and turn % 90):
+    if mask is not None or (mask_corners and rotation % 90):
         allowed = torch.ones(upright.shape[1:]) if mask is None else mask.float()
         mask = rotate_image(allowed[None], angle)[0][0] > 0.999
-    (height, width), (turned_height, turned_width) = upright.shape[1:], tensor.shape[1:]
+    (height, width), (rotated_height, rotated_width) = upright.shape[1:], tensor.shape[1:]
     identity = torch.eye(3, dtype=torch.float64)
-    image = Image(tensor.contiguous(), identity, (turned_width, turned_height), mask, loaded.name)
-    return View(path, turn, torch.linalg.inv(to_turned), (width, height), loaded.stored_size), image
+    image = Image(tensor.contiguous(), identity, (rotated_width, rotated_height), mask, loaded.name)
+    return View(path, rotation, torch.linalg.inv(to_rotated), (width, height), loaded.stored_size), image
 
 
 # Sizes ----------------------------------------------------------------------------------------------------------------
@@ -56,7 +58,7 @@ def make_view(loaded: Image, path: Path, turn: int, *, mask_corners: bool, devic
 def load_at(path: Path, *, max_size: int | None, short_side: int | None) -> Image:
     """An image shrunk to a longest side of ``max_size``, or shrunk or enlarged to a shortest side, whatever its shape.
 
-    Shrinking is :func:`~steerers.images.load_image`'s, enlarging :func:`resize`'s.
+    Shrinking is :func:`~steerers.images.load.load_image`'s, enlarging :func:`resize`'s.
     """
     if short_side is None:
         return load_image(path, max_size=max_size)

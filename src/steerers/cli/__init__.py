@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from steerers._version import __version__
+from steerers import __version__
 
 BAD_INPUT = 2
 INTERRUPTED = 130

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from steerers.cli import options
 from steerers.cli.bench_options import add_measuring_options, environment, print_setting, write_json
-from steerers.progress import progress
+from steerers.viz.progress import progress
 
 if TYPE_CHECKING:
-    from steerers.bench.describe import Row
+    from steerers.benchmarks.speed.describe import Row
     from steerers.models.zoo import Model
 
 EXAMPLE = """example:
@@ -50,8 +50,8 @@ def add_to(subjects: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
     options.check_output(arguments.json)
-    from steerers.bench.describe import Setting, bench_description
-    from steerers.devices import parse_device
+    from steerers._devices import parse_device
+    from steerers.benchmarks.speed.describe import Setting, bench_description
     from steerers.models.zoo import PRECISIONS
 
     device = parse_device(arguments.device)
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _load(arguments: argparse.Namespace) -> list[Model]:
-    from steerers.benchmarks.untrained import build_untrained
+    from steerers.benchmarks.speed.untrained import build_untrained
     from steerers.models import zoo
 
     names = [name for name in arguments.models.replace(" ", "").split(",") if name]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from steerers.cli import options
 from steerers.cli.bench_options import add_measuring_options, environment, print_setting, write_json
-from steerers.progress import progress
+from steerers.viz.progress import progress
 
 if TYPE_CHECKING:
     import torch
 
-    from steerers.bench.matching import Row
+    from steerers.benchmarks.speed.matching import Row
 
 EXAMPLE = """example:
   steerers bench match --num 5000 --dim 256 --order 8
@@ -38,7 +38,7 @@ def add_to(subjects: Any) -> None:
     )
     match.add_argument("--dim", type=options.positive, default=256, metavar="D", help="their length (256)")
     match.add_argument(
-        "--order", type=options.positive, nargs="+", default=[8], metavar="N", help="turns that are tried (8)"
+        "--order", type=options.positive, nargs="+", default=[8], metavar="N", help="rotations that are tried (8)"
     )
     match.add_argument(
         "--matching", type=options.share, default=0.5, metavar="SHARE", help="of descriptions that correspond (0.5)"
@@ -64,7 +64,7 @@ def add_to(subjects: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
     options.check_output(arguments.json)
-    from steerers.devices import parse_device
+    from steerers._devices import parse_device
 
     device = parse_device(arguments.device)
     told = [(num, order) for num in arguments.num for order in arguments.order]
@@ -86,19 +86,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _names(arguments: argparse.Namespace, order: int) -> list[str]:
-    """Strategies to measure: those that try no turns only with the first order."""
-    from steerers.bench.matching import MEASURED, TURNING
+    """Strategies to measure: those that try no rotations only with the first order."""
+    from steerers.benchmarks.speed.matching import MEASURED, ROTATING
 
     names = arguments.strategies or MEASURED
     for name in names:
         if name not in MEASURED:
             raise ValueError(f"cannot bench strategy {name!r}; use some of {', '.join(MEASURED)}")
-    return [name for name in names if order == arguments.order[0] or name in TURNING]
+    return [name for name in names if order == arguments.order[0] or name in ROTATING]
 
 
 def _measured(arguments: argparse.Namespace, num: int, order: int, name: str, device: torch.device) -> list[Row]:
-    from steerers.bench import matching
-    from steerers.bench.floors import peak_of
+    from steerers.benchmarks.speed import matching
+    from steerers.benchmarks.speed.floors import peak_of
 
     return matching.bench_matching(
         num,

@@ -32,7 +32,7 @@ def write_json(path: Path | None, report: Mapping[str, Any]) -> None:
     """Write a report, if there is a path, as JSON without NaN."""
     if path is None:
         return
-    from steerers.files import atomic_write
+    from steerers._files import atomic_write
 
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="utf-8")
@@ -42,6 +42,6 @@ def environment(device: torch.device) -> dict[str, Any]:
     """What a timing depends on."""
     import torch
 
-    from steerers.devices import device_name
+    from steerers._devices import device_name
 
     return {"device": device_name(device), "threads": torch.get_num_threads(), "torch": torch.__version__}

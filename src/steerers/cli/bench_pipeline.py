@@ -12,7 +12,7 @@ from steerers.cli.bench_options import add_measuring_options, environment, print
 from steerers.pipeline import MAX_SIZE, NUM_KEYPOINTS
 
 if TYPE_CHECKING:
-    from steerers.bench.pipeline import Row
+    from steerers.benchmarks.speed.pipeline import Row
 
 EXAMPLE = """example:
   steerers bench pipeline --data photos --device cuda --precision float16 --batch 8
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
     options.check_output(arguments.json)
     paths = _paths(arguments)
-    from steerers.bench.pipeline import bench_pipeline
+    from steerers.benchmarks.speed.pipeline import bench_pipeline
     from steerers.pipeline import load
 
     matcher = load(

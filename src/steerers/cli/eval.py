@@ -173,7 +173,7 @@ def add_rotation_options(parser: argparse.ArgumentParser, default: str | None = 
             help=f"{', '.join(ROTATIONS)}, or several (default: %(default)s)",
         )
     parser.add_argument(
-        "--mask-corners", action="store_true", help="no keypoints in the black corners that oblique turns leave"
+        "--mask-corners", action="store_true", help="no keypoints in the black corners that oblique rotations leave"
     )
 
 

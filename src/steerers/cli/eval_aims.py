@@ -64,7 +64,7 @@ def _add_sat_ast(benchmarks: Any) -> None:
         benchmarks,
         "sat-ast",
         "homographies from astronauts' photographs to satellite images (SatAst)",
-        "Homographies between photographs by astronauts and satellite images, upright or turned: area under the curve "
+        "Homographies between photographs by astronauts and satellite images, upright or rotated: area under the curve "
         "of the errors of points that were marked by hand.",
         SAT_AST_EXAMPLE,
     )

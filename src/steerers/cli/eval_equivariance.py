@@ -21,8 +21,8 @@ def add_to(benchmarks: Any) -> None:
         benchmarks,
         "equivariance",
         "how well a steerer steers",
-        "Compare steered descriptions with those computed anew from turned photographs: cosine and rank over angles. "
-        "And how far the cosines between two photographs change when both are turned alike (Theorem 4.1).",
+        "Compare steered descriptions with those computed anew from rotated photographs: cosine and rank over angles. "
+        "And how far the cosines between two photographs change when both are rotated alike (Theorem 4.1).",
         EXAMPLE,
     )
     add_common_options(

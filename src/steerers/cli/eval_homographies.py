@@ -1,4 +1,4 @@
-"""``steerers eval oxford`` and ``steerers eval hpatches``: homographies, upright and turned."""
+"""``steerers eval oxford`` and ``steerers eval hpatches``: homographies, upright and rotated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_to(benchmarks: Any) -> None:
             benchmarks,
             name,
             f"homographies on {what}",
-            f"Homography estimation on {what}, upright or turned: area under the curve of the corner error, precision "
+            f"Homography estimation on {what}, upright or rotated: area under the curve of the corner error, precision "
             "of the matches, repeatability of the detector, error of the angle, and times.",
             EXAMPLES[name],
         )

@@ -1,4 +1,4 @@
-"""``steerers eval roto-360``: the precision of matches of turned photographs; and data like it from any photographs."""
+"""``steerers eval roto-360``: precision of matches of rotated photographs; and data like it from any photographs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def add_to(benchmarks: Any) -> None:
     parser = add_benchmark(
         benchmarks,
         NAME,
-        "precision of matches of turned photographs",
-        "Roto-360: each of ten photographs against itself, turned by all multiples of 10 degrees: precision at 3, 5 "
+        "precision of matches of rotated photographs",
+        "Roto-360: each of ten photographs against itself, rotated by all multiples of 10 degrees: precision at 3, 5 "
         "and 10 pixels, number of matches and keypoints. With --make, such data is made from a folder of photographs.",
         EXAMPLE,
     )

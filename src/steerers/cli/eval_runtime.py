@@ -26,7 +26,7 @@ def add_to(benchmarks: Any) -> None:
         "runtime",
         "how long description and matching take",
         "Time description and matching, apart and together, of random image tensors with random keypoints, for every "
-        "strategy and for test-time augmentation with 4 and 8 turns.",
+        "strategy and for test-time augmentation with 4 and 8 rotations.",
         EXAMPLE,
     )
     add_common_options(
@@ -56,8 +56,8 @@ def add_to(benchmarks: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Time, print, write."""
     device = start(arguments)
-    from steerers.benchmarks import runtime, workloads
     from steerers.benchmarks.report import environment
+    from steerers.benchmarks.speed import runtime, workloads
 
     settings = workloads.Settings(
         arguments.size, arguments.num_keypoints, arguments.repeats, arguments.warm_up, arguments.seed
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _load(arguments: argparse.Namespace, device: torch.device) -> list[Model]:
     from steerers.benchmarks.runs import load_runs
-    from steerers.benchmarks.untrained import build_untrained
+    from steerers.benchmarks.speed.untrained import build_untrained
     from steerers.models import zoo
 
     for name in arguments.models:

@@ -11,9 +11,9 @@ from steerers.cli.eval import add_benchmark, add_common_options, add_rotation_op
 DATA = "the folder that holds LoFTR's scene files and Undistorted_SfM"
 ABOUT = {
     "megadepth-1500": "MegaDepth-1500",
-    "megadepth-c4": "MegaDepth-1500, the second image of pair i turned by (i mod 4) 90 degrees",
-    "megadepth-so2": "MegaDepth-1500, the second image of pair i turned by (i mod 36) 10 degrees",
-    "megadepth-joint": "MegaDepth-1500, both images turned by the same 90, 180 and 270 degrees",
+    "megadepth-c4": "MegaDepth-1500, the second image of pair i rotated by (i mod 4) 90 degrees",
+    "megadepth-so2": "MegaDepth-1500, the second image of pair i rotated by (i mod 36) 10 degrees",
+    "megadepth-joint": "MegaDepth-1500, both images rotated by the same 90, 180 and 270 degrees",
 }
 
 
@@ -35,8 +35,8 @@ def add_to(benchmarks: Any) -> None:
         benchmarks,
         "cameras",
         "relative pose on your own images with cameras",
-        "Relative pose on sequences of images with a cameras.json each, upright or turned: area under the curve of the "
-        "pose error at 5, 10 and 20 degrees.",
+        "Relative pose on sequences of images with a cameras.json each, upright or rotated: area under the curve of "
+        "the pose error at 5, 10 and 20 degrees.",
         "  steerers eval cameras --data strecha --models upright-sift,sift --rotation upright,fixed --apart 1,2,3\n",
     )
     add_common_options(parser, data="a folder of sequences, each with a cameras.json", max_size=1024)

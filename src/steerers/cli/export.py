@@ -21,7 +21,7 @@ def add_to(commands: Any) -> None:
         "export",
         help="write a model as ONNX",
         description="Write the embedded network as one ONNX file, from images (B, 3, H, W) in [0, 1] to keypoints "
-        "(B, K, 2) in pixels, scores (B, K) and descriptions (B, K, D). What matching needs (steerer, turns, "
+        "(B, K, 2) in pixels, scores (B, K) and descriptions (B, K, D). What matching needs (steerer, rotations, "
         "temperature, threshold) is in its metadata. The file is compared with PyTorch before it is kept.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     if out.suffix != ".onnx":
         raise ValueError(f"cannot write {out}: the file of a graph ends in .onnx")
     options.check_output(out)
-    from steerers.export import OPSET, export_onnx, graph_name, load_exportable
+    from steerers.models.onnx import OPSET, export_onnx, graph_name, load_exportable
     from steerers.models.zoo import find
 
     model = load_exportable(arguments.model)

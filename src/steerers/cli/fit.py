@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steerers.cli import options
-from steerers.progress import progress
-from steerers.representations import Group
+from steerers.steering.representations import Group
+from steerers.viz.progress import progress
 
 if TYPE_CHECKING:
-    from steerers.training.setting_a import Fit
+    from steerers.training.fit_steerer import Fit
 
 EXAMPLE = """example:
   steerers fit --model disk --images photographs/ --group C4 -o disk-c4.safetensors
@@ -25,7 +25,7 @@ def add_to(commands: Any) -> None:
         "fit",
         help="fit a steerer to a frozen descriptor",
         description="Fit a steerer to a frozen descriptor from unlabelled photographs (the paper's Setting A): pairs "
-        "by random homographies, change of light and turns; a closed-form start, then the dual softmax likelihood.",
+        "by random homographies, change of light and rotations; a closed-form start, then the dual softmax likelihood.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -34,7 +34,7 @@ def add_to(commands: Any) -> None:
         "--detector",
         metavar="NAME",
         help="whose keypoints are described (default: the model's own, which may not be "
-        "consistent under turns; upright-sift is)",
+        "consistent under rotations; upright-sift is)",
     )
     parser.add_argument("--images", type=Path, required=True, metavar="DIR", help="folder of photographs")
     parser.add_argument("--group", default="C4", help="C4, C8, SO2 (default: %(default)s)")
@@ -64,9 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"cannot write {arguments.out}: the file of a steerer ends in .safetensors")
     options.check_output(arguments.out)
     options.check_output(plot, picture=True)
-    from steerers.files import atomic_write
+    from steerers._files import atomic_write
     from steerers.pipeline import load, parse_device
-    from steerers.training.setting_a import FitOptions, describe_views, fit_examples
+    from steerers.training.fit_steerer import FitOptions, describe_views, fit_examples
     from steerers.viz import draw_spectrum
 
     starts = [
@@ -109,7 +109,7 @@ def _losses(result: Fit) -> str:
 
 def _recipe(arguments: argparse.Namespace) -> dict[str, str]:
     """What the file says of its making."""
-    from steerers._version import __version__
+    from steerers import __version__
     from steerers.models import zoo
 
     recipe = {key: str(getattr(arguments, key)) for key in ("detector", "num_pairs", "num_keypoints", "steps", "seed")}
@@ -125,5 +125,5 @@ def _accuracy(result: Fit) -> dict[str, str]:
     return {
         "accuracy": f"{result.accuracy:.4f}",
         "accuracy.unsteered": f"{result.unsteered_accuracy:.4f}",
-        "accuracy.same_turn": f"{result.same_turn_accuracy:.4f}",
+        "accuracy.same_rotation": f"{result.same_rotation_accuracy:.4f}",
     }

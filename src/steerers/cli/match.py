@@ -29,7 +29,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "match",
         help="match two images",
-        description="Match two images that may be turned against each other.",
+        description="Match two images that may be rotated against each other.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         seconds = time.perf_counter() - start
         done("writing")
         if arguments.out is not None:
-            from steerers.files import atomic_write
+            from steerers._files import atomic_write
             from steerers.viz import draw_matches
 
             drawn = draw_matches(image0, image1, matches, inliers)
@@ -109,16 +109,18 @@ def _report(
 
 
 def _write_json(path: Path, report: dict[str, Any]) -> None:
-    from steerers.files import atomic_write
+    from steerers._files import atomic_write
 
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(report, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _print_summary(arguments: argparse.Namespace, matches: Matches, inliers: np.ndarray, seconds: float) -> None:
-    turn = "unknown turn" if matches.angle is None else f"turned by {matches.angle:.1f} degrees counter-clockwise"
+    rotation = (
+        "unknown rotation" if matches.angle is None else f"rotated by {matches.angle:.1f} degrees counter-clockwise"
+    )
     how = f"{matches.model}, {matches.strategy}, {seconds:.1f} s"
-    print(f"{len(matches)} matches, {int(inliers.sum())} inliers, {turn} ({how})")
+    print(f"{len(matches)} matches, {int(inliers.sum())} inliers, {rotation} ({how})")
     for path in (arguments.out, arguments.json):
         if path is not None:
             options.say(f"wrote {path}")

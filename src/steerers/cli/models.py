@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a table, or write JSON."""
     if arguments.json not in (None, STANDARD_OUTPUT):
         options.check_output(arguments.json)
-    from steerers.files import atomic_write
+    from steerers._files import atomic_write
     from steerers.models.downloads import home
     from steerers.models.zoo import DETECTORS, ZOO
 

@@ -28,7 +28,7 @@ def add_matcher_options(parser: argparse.ArgumentParser) -> None:
     add_weights_option(parser)
     parser.add_argument("--strategy", help=f"{', '.join(STRATEGIES)} (default: what suits the model)")
     parser.add_argument(
-        "--order", type=parse_order, default="default", metavar="N", help="turns that are tried, or 'continuous'"
+        "--order", type=parse_order, default="default", metavar="N", help="rotations that are tried, or 'continuous'"
     )
     parser.add_argument(
         "--num-keypoints", type=positive, default=NUM_KEYPOINTS, metavar="N", help="default: %(default)s"

@@ -13,8 +13,8 @@ from steerers.cli import options
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from steerers.representations import Group
-    from steerers.steerer import Steerer
+    from steerers.steering.representations import Group
+    from steerers.steering.steerer import Steerer
     from steerers.training.runs import Records
     from steerers.training.spectrum import Reduction
 
@@ -24,7 +24,7 @@ EXAMPLE = """example:
   steerers spectrum runs/c4-inv runs/c4-perm runs/so2-spread --out figure.png --gif figure.gif
   steerers spectrum disk-c4.safetensors
 
-The share of weight is that of the sum of squared magnitudes, of a turn by one radian for SO2; the rest alone is the
+The share of weight is that of the sum of squared magnitudes, of a rotation by one radian for SO2; the rest alone is the
 accuracy of the dimensions that are left out.
 """
 SIZE, SIZE_MOVING, SIZE_OF_SEVERAL = 560, 480, 320
@@ -95,8 +95,8 @@ def _is_file(path: Path) -> bool:
 
 def _show_steerer(arguments: argparse.Namespace) -> int:
     from steerers import viz
-    from steerers.files import atomic_write
-    from steerers.steerer import Steerer
+    from steerers._files import atomic_write
+    from steerers.steering.steerer import Steerer
     from steerers.training.spectrum import common_factor
 
     path: Path = arguments.paths[0]
@@ -144,9 +144,9 @@ def _check_outputs(picture: Path, animation: Path | None, arguments: argparse.Na
 
 def _draw(runs: Sequence[Records], picture: Path, animation: Path | None) -> None:
     from steerers import viz
-    from steerers.files import atomic_write
-    from steerers.progress import progress
+    from steerers._files import atomic_write
     from steerers.training import spectrum
+    from steerers.viz.progress import progress
 
     with atomic_write(picture) as temporary:
         viz.draw_spectra(spectrum.start_and_end(runs), SIZE if len(runs) == 1 else SIZE_OF_SEVERAL).save(temporary)

@@ -100,8 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace, config: TrainConfig, folder: Path, device: torch.device) -> Ended:
+    from steerers.training.build import build_objective
     from steerers.training.loop import train
-    from steerers.training.settings import build_objective
     from steerers.training.sources import build_sources, needs_detections, places_of
 
     for place in places_of(config.data, arguments.data):
@@ -184,9 +184,9 @@ def reached(ended: Ended, config: TrainConfig, folder: Path) -> str:
     measured = []
     for name, value in ended.validation.items():
         if "@" not in name:
-            turned = by_rotation(ended.validation, name)
-            each = ", ".join(f"{degrees}°: {value:.3f}" for degrees, value in turned.items())
-            measured.append(f"{name} {value:.3f}" + (f" ({each})" if len(turned) > 1 and name != "nll" else ""))
+            rotated = by_rotation(ended.validation, name)
+            each = ", ".join(f"{degrees}°: {value:.3f}" for degrees, value in rotated.items())
+            measured.append(f"{name} {value:.3f}" + (f" ({each})" if len(rotated) > 1 and name != "nll" else ""))
     held_out = f"; held out: {', '.join(measured)}" if measured else ""
     return f"{how} at step {ended.step} of {config.steps}{held_out}; written to {folder}"
 
@@ -199,8 +199,8 @@ def by_rotation(measured: dict[str, float], name: str) -> dict[int, float]:
 
 def plot(folder: Path) -> str:
     """Draw the losses and the measures of a run into its folder; a line on what was drawn."""
-    from steerers.benchmarks import plots
     from steerers.training.log import read_log
+    from steerers.viz import plots
 
     entries = read_log(folder)
     drawn = []
@@ -236,10 +236,10 @@ def _measures(entries: list[dict[str, Any]], name: str, *, mean: bool = False) -
     series: Series = {}
     for entry in entries:
         measured = entry.get("validation", {})
-        turned: dict[str, float] = {f"{name}, {key}°": value for key, value in by_rotation(measured, name).items()}
+        rotated: dict[str, float] = {f"{name}, {key}°": value for key, value in by_rotation(measured, name).items()}
         if mean:
-            turned = {f"{name}, held out": measured[name]} if name in measured else {}
-        for label, value in turned.items():
+            rotated = {f"{name}, held out": measured[name]} if name in measured else {}
+        for label, value in rotated.items():
             steps, values = series.setdefault(label, ([], []))
             steps.append(entry["step"])
             values.append(value)

@@ -11,10 +11,10 @@ import PIL.Image
 
 from steerers.datasets.check_colmap import check_colmap
 from steerers.datasets.check_megadepth import check_megadepth
-from steerers.datasets.findings import Problem, Report, image_problem, in_threads
+from steerers.datasets.check_report import Problem, Report, image_problem, in_threads
 from steerers.datasets.photos import ENDINGS, find_photos
-from steerers.images import Size
-from steerers.progress import progress
+from steerers.images.load import Size
+from steerers.viz.progress import progress
 
 MEGADEPTH_FOLDERS = ("prep_scene_info", "phoenix", "Undistorted_SfM")
 COLMAP_FILES = ("cameras.bin", "images.bin", "points3D.bin", "cameras.txt", "points3D.txt", "tracks.npz")

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from steerers._files import StrPath
+from steerers.datasets.check_report import Problem, Report, few
 from steerers.datasets.colmap import ANGLES, MIN_AGREEMENT, MIN_SHARED, usable
 from steerers.datasets.colmap_files import Scene, aspect_problem, depth_path, open_scenes, read_depth
-from steerers.datasets.findings import Problem, Report, few
 from steerers.datasets.reconstruction import Covisible, covisible
-from steerers.files import StrPath
-from steerers.images import ImageError, load_image
+from steerers.images.load import ImageError, load_image
 
 
 def check_colmap(root: Path, images: Path | None = None, depths: Path | None = None, *, quick: bool = False) -> Report:
@@ -73,7 +73,7 @@ def _pair_problems(scene: Scene, pairs: Covisible, taken: int) -> Iterator[str]:
     if len(pairs) and not taken:
         yield (
             f"{scene.name}: training takes none of its {len(pairs)} pairs of images: none shares {MIN_SHARED} tracks "
-            f"at an angle of at most {ANGLES[1]:g} degrees that one turn explains"
+            f"at an angle of at most {ANGLES[1]:g} degrees that one rotation explains"
         )
     if not len(pairs):
         yield f"{scene.name}: no two images share tracks"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from steerers.datasets.findings import Problem, Report, image_problem, in_threads, reason_of
+from steerers.datasets.check_report import Problem, Report, image_problem, in_threads, reason_of
 from steerers.datasets.megadepth import read_depth
 from steerers.datasets.scene_info import (
     DETECTIONS_HELP,
@@ -21,8 +21,8 @@ from steerers.datasets.scene_info import (
     read_detections,
     read_scene_info,
 )
-from steerers.images import Size
-from steerers.progress import progress
+from steerers.images.load import Size
+from steerers.viz.progress import progress
 
 
 class _Entry(NamedTuple):

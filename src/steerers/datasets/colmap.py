@@ -5,7 +5,7 @@ A reconstruction is read with pycolmap (text or binary), or, on a machine withou
 give them everywhere else.
 
 Photographs of a reconstruction need not stand upright: a drone comes back over its own path. The second of a pair is
-therefore turned so that the tracks lie as in the first, and the turns that training asks for are all that is left.
+therefore rotated so that the tracks lie as in the first, and the rotations that training asks for are all that is left.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from steerers._files import StrPath
+from steerers.datasets.check_report import few
 from steerers.datasets.colmap_files import (
     TRACKS,
     aspect_problem,
@@ -32,17 +34,15 @@ from steerers.datasets.colmap_files import (
     tracks_file,
 )
 from steerers.datasets.depth import DepthCamera, DepthWarp
-from steerers.datasets.draws import mix
-from steerers.datasets.findings import few
 from steerers.datasets.pairs import PairBatch, ViewWarp, Warp, pad_points, points_in_views
+from steerers.datasets.photometric import relight
 from steerers.datasets.photos import Photo, PhotoStore, held_out
 from steerers.datasets.reconstruction import Covisible, covisible
+from steerers.datasets.rng import mix
 from steerers.datasets.tracks import TrackWarp, aim, draw_anchors, draw_targets
-from steerers.datasets.views import Size, Views, draw_homographies, render_views, turns_about_middle
-from steerers.files import StrPath
+from steerers.datasets.views import Size, Views, draw_homographies, render_views, rotations_about_middle
 from steerers.geometry import scaling, transform_points
-from steerers.images import load_image, to_uint8
-from steerers.training.augment import relight
+from steerers.images.load import load_image, to_uint8
 
 MIN_SHARED, ANGLES, MIN_AGREEMENT = 30, (0.0, 60.0), 0.7
 """Which pairs :class:`Colmap` takes by default."""
@@ -55,7 +55,7 @@ class _Read(NamedTuple):
     points: tuple[Tensor, Tensor]  # (T, 2) float64, of the tracks that both see
     observed: tuple[Tensor, Tensor]  # (N, 2) and (M, 2) float64, of all tracks that each sees
     linear: Tensor  # (2, 2) float64
-    turn: float  # radians, counter-clockwise, from the first photograph to the second
+    rotation: float  # radians, counter-clockwise, from the first photograph to the second
     cameras: tuple[DepthCamera, DepthCamera]
 
 
@@ -102,8 +102,8 @@ class Colmap:
         views: how views are drawn.
         min_shared: how many tracks the photographs of a pair share, at least.
         angles: range of the mean angle, in degrees, at which the two cameras see the tracks.
-        min_agreement: how well, from 0 to 1, one turn and scale must explain where the tracks lie: with less, there is
-            no telling how the photographs are turned against each other.
+        min_agreement: how well, from 0 to 1, one rotation and scale must explain where the tracks lie: with less, there
+            is no telling how the photographs are rotated against each other.
         photometric: strength of the change of light, instead of that of ``views``.
         radius: how near to the observation of a track, in pixels of the photograph, a point follows it.
         anchors: how many tracks a pair gives as :attr:`PairBatch.anchors <steerers.datasets.pairs.PairBatch>`, at most;
@@ -246,7 +246,7 @@ class Colmap:
             points=(transform_points(to_photo[0], xy0), transform_points(to_photo[1], xy1)),
             observed=(transform_points(to_photo[0], all0), transform_points(to_photo[1], all1)),
             linear=to_photo[1][:2, :2] @ linear @ torch.linalg.inv(to_photo[0][:2, :2]),
-            turn=-float(np.angle(similarity)),  # y points down
+            rotation=-float(np.angle(similarity)),  # y points down
             cameras=cameras,
         )
 
@@ -264,31 +264,31 @@ class Colmap:
         return camera.resized(self.store.sizes[self._stored[scene, image]])
 
     def make(
-        self, read: Sequence[Any], turns0: Tensor, turns1: Tensor, seeds: Sequence[int], device: torch.device
+        self, read: Sequence[Any], rotations0: Tensor, rotations1: Tensor, seeds: Sequence[int], device: torch.device
     ) -> PairBatch:
         """Views of both photographs of each pair; see :class:`~steerers.datasets.pairs.PairSource`."""
         pairs: Sequence[_Read] = read
         points = [[pair.points[side] for pair in pairs] for side in (0, 1)]
-        views, lean = [], torch.tensor([pair.turn for pair in pairs], dtype=torch.float64)
-        for side, turns in enumerate((turns0, turns1)):
+        views, lean = [], torch.tensor([pair.rotation for pair in pairs], dtype=torch.float64)
+        for side, rotations in enumerate((rotations0, rotations1)):
             own = [mix(seed, side) for seed in seeds]
             sizes = [pair.cameras[side].size for pair in pairs]
             maps = draw_homographies(sizes, self.views, own)
             if side == 1:
-                maps = turns_about_middle(self.views.size, -lean) @ maps
+                maps = rotations_about_middle(self.views.size, -lean) @ maps
             maps = aim(maps, sizes, draw_targets(points[side], seeds), self.views.size, own)
             photos = [pair.photos[side].to(device, non_blocking=True) for pair in pairs]
-            images, masks, from_photos = render_views(photos, maps, turns, self.views.size, own)
+            images, masks, from_photos = render_views(photos, maps, rotations, self.views.size, own)
             views.append((relight(images, self.photometric, own), masks, from_photos))
         (images0, masks0, from0), (images1, masks1, from1) = views
         warp = ViewWarp(from0, from1, masks0, masks1, self._scene_warp(pairs, device))
         anchors = draw_anchors(points, warp, self.anchors, seeds, device)
-        turned = (turns0.to(device), turns1.to(device))
+        rotated = (rotations0.to(device), rotations1.to(device))
         detections = (
             points_in_views([pair.observed[0] for pair in pairs], from0, device),
             points_in_views([pair.observed[1] for pair in pairs], from1, device),
         )
-        return PairBatch(images0, images1, masks0, masks1, warp, *turned, anchors, self.dense, detections)
+        return PairBatch(images0, images1, masks0, masks1, warp, *rotated, anchors, self.dense, detections)
 
     def _scene_warp(self, pairs: Sequence[_Read], device: torch.device) -> Warp:
         first, second = ([pair.cameras[side] for pair in pairs] for side in (0, 1))

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from steerers._files import StrPath
 from steerers.datasets.reconstruction import Reconstruction, model_folder
-from steerers.files import StrPath
-from steerers.images import Size
+from steerers.images.load import Size
 
 TRACKS = "tracks.npz"
 """The file that :func:`steerers.datasets.colmap.export` writes beside the photographs."""

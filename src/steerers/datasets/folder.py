@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steerers.datasets.draws import mix, uniforms
 from steerers.datasets.pairs import PairBatch, ViewWarp
+from steerers.datasets.photometric import relight
 from steerers.datasets.photos import PhotoStore, held_out
+from steerers.datasets.rng import mix, uniforms
 from steerers.datasets.views import Size, Views, draw_homographies, render_views
-from steerers.training.augment import relight
 
 _FOCUS = 5  # stream of a seed
 
@@ -52,31 +52,31 @@ class Photographs:
         return self.chosen[index]
 
     def make(
-        self, read: Sequence[Any], turns0: Tensor, turns1: Tensor, seeds: Sequence[int], device: torch.device
+        self, read: Sequence[Any], rotations0: Tensor, rotations1: Tensor, seeds: Sequence[int], device: torch.device
     ) -> PairBatch:
         """Two views of each photograph; see :class:`~steerers.datasets.pairs.PairSource`."""
         photos = self.store.canvases(read, device)  # (B, 3, H, W)
         sizes = [self.store.sizes[index] for index in read]
-        return two_views(photos, sizes, self.views, turns0, turns1, seeds, device)
+        return two_views(photos, sizes, self.views, rotations0, rotations1, seeds, device)
 
 
 def two_views(
     photos: Tensor,
     sizes: Sequence[Size],
     views: Views,
-    turns0: Tensor,
-    turns1: Tensor,
+    rotations0: Tensor,
+    rotations1: Tensor,
     seeds: Sequence[int],
     device: torch.device,
 ) -> PairBatch:
     """Two views of each of (B, 3, H, W) photographs, of (width, height) ``sizes``, around a place that is drawn."""
     focus = uniforms(seeds, 2, _FOCUS) * torch.tensor(sizes, dtype=torch.float64)  # (B, 2), seen by both views
     rendered = []
-    for side, turns in enumerate((turns0, turns1)):
+    for side, rotations in enumerate((rotations0, rotations1)):
         own = [mix(seed, side) for seed in seeds]
         maps = draw_homographies(sizes, views, own, focus)
-        images, masks, from_photos = render_views(photos, maps, turns, views.size, own, sizes)
+        images, masks, from_photos = render_views(photos, maps, rotations, views.size, own, sizes)
         rendered.append((relight(images, views.photometric, own), masks, from_photos))
     (images0, masks0, from0), (images1, masks1, from1) = rendered
     warp = ViewWarp(from0, from1, masks0, masks1)
-    return PairBatch(images0, images1, masks0, masks1, warp, turns0.to(device), turns1.to(device))
+    return PairBatch(images0, images1, masks0, masks1, warp, rotations0.to(device), rotations1.to(device))

@@ -21,10 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from steerers.datasets.check_report import few
 from steerers.datasets.depth import TOLERANCE, DepthCamera, DepthWarp
-from steerers.datasets.draws import mix, uniforms
-from steerers.datasets.findings import few
 from steerers.datasets.pairs import PairBatch, ViewWarp, points_in_views
+from steerers.datasets.photometric import relight
+from steerers.datasets.rng import mix, uniforms
 from steerers.datasets.scene_info import (
     Split,
     find_detections,
@@ -36,9 +37,8 @@ from steerers.datasets.scene_info import (
 )
 from steerers.datasets.views import Views, fit_view, render_views
 from steerers.geometry import scaling, transform_points
-from steerers.images import load_image, to_uint8
-from steerers.progress import progress
-from steerers.training.augment import relight
+from steerers.images.load import load_image, to_uint8
+from steerers.viz.progress import progress
 
 _SHAKE = 21  # stream of a seed
 
@@ -120,26 +120,26 @@ class MegaDepth:
     def make(
         self,
         read: Sequence[tuple[Photograph, Photograph]],
-        turns0: Tensor,
-        turns1: Tensor,
+        rotations0: Tensor,
+        rotations1: Tensor,
         seeds: Sequence[int],
         device: torch.device,
     ) -> PairBatch:
-        """A batch of turned views; see :class:`~steerers.datasets.pairs.PairSource`."""
+        """A batch of rotated views; see :class:`~steerers.datasets.pairs.PairSource`."""
         sides = [[pair[side] for pair in read] for side in (0, 1)]
-        images0, masks0, from_photos0 = self._render(sides[0], turns0, [mix(seed, 0) for seed in seeds], device)
-        images1, masks1, from_photos1 = self._render(sides[1], turns1, [mix(seed, 1) for seed in seeds], device)
+        images0, masks0, from_photos0 = self._render(sides[0], rotations0, [mix(seed, 0) for seed in seeds], device)
+        images1, masks1, from_photos1 = self._render(sides[1], rotations1, [mix(seed, 1) for seed in seeds], device)
         cameras = [[photograph.camera for photograph in side] for side in sides]
         scene = DepthWarp(*cameras, tolerance=self.tolerance, device=device)
         warp = ViewWarp(from_photos0.to(device), from_photos1.to(device), masks0, masks1, scene)
-        turned = (turns0.to(device), turns1.to(device))
+        rotated = (rotations0.to(device), rotations1.to(device))
         detections = None
         if self._detections is not None:
             detections = (
                 points_in_views(_detections(sides[0]), from_photos0, device),
                 points_in_views(_detections(sides[1]), from_photos1, device),
             )
-        return PairBatch(images0, images1, masks0, masks1, warp, *turned, detections=detections)
+        return PairBatch(images0, images1, masks0, masks1, warp, *rotated, detections=detections)
 
     def _list_pairs(
         self, found: dict[str, Path], min_overlaps: Sequence[float], max_pairs: int, seed: int
@@ -183,7 +183,7 @@ class MegaDepth:
         return Photograph(pixels, camera.thinned(max(1, max(depth.shape) // self.views.size)), points)
 
     def _render(
-        self, photographs: Sequence[Photograph], turns: Tensor, seeds: Sequence[int], device: torch.device
+        self, photographs: Sequence[Photograph], rotations: Tensor, seeds: Sequence[int], device: torch.device
     ) -> tuple[Tensor, Tensor, Tensor]:
         size = self.views.size
         fitted = torch.stack([fit_view(photograph.camera.size, size) for photograph in photographs])  # (B, 3, 3)
@@ -191,7 +191,7 @@ class MegaDepth:
         fitted[:, :2, 2] += shifts
         photos = [photograph.image.to(device, non_blocking=True) for photograph in photographs]
         strength = self.views.photometric
-        images, masks, from_photos = render_views(photos, fitted, turns, size, seeds if strength else None)
+        images, masks, from_photos = render_views(photos, fitted, rotations, size, seeds if strength else None)
         return relight(images, strength, seeds), masks, from_photos
 
 

@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.datasets.draws import uniforms
 from steerers.datasets.folder import Photographs, two_views
 from steerers.datasets.pairs import PairBatch
 from steerers.datasets.photos import PhotoStore
+from steerers.datasets.rng import uniforms
 from steerers.datasets.views import Views
 
 _LAID = 6  # stream of a seed
@@ -70,12 +70,12 @@ class Mosaics:
         return self.photographs.read(index)
 
     def make(
-        self, read: Sequence[Any], turns0: Tensor, turns1: Tensor, seeds: Sequence[int], device: torch.device
+        self, read: Sequence[Any], rotations0: Tensor, rotations1: Tensor, seeds: Sequence[int], device: torch.device
     ) -> PairBatch:
         """Two views of a mosaic around each photograph; see :class:`~steerers.datasets.pairs.PairSource`."""
         mosaics = self._cells.lay(self._members(read, seeds), device)  # (B, 3, S, S)
         size = self.options.side * self.options.cell
-        return two_views(mosaics, [(size, size)] * len(read), self.views, turns0, turns1, seeds, device)
+        return two_views(mosaics, [(size, size)] * len(read), self.views, rotations0, rotations1, seeds, device)
 
     def _members(self, read: Sequence[int], seeds: Sequence[int]) -> Tensor:
         """(B, side, side) photographs of the mosaics: the one asked for, at a place that is drawn, among others."""

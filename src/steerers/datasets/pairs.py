@@ -2,9 +2,9 @@
 
 A source (:class:`PairSource`) lists pairs of photographs. A pair is read from disk by :meth:`PairSource.read`, which
 many threads may call at once, and a batch is made of what was read by :meth:`PairSource.make` on the training device:
-each photograph is resampled once, through one projective map with its turn in it, into a square view. The warp between
-views goes back to the photographs, from one photograph to the other by the scene (nowhere at all if both views are of
-one photograph), and to the other view.
+each photograph is resampled once, through one projective map with its rotation in it, into a square view. The warp
+between views goes back to the photographs, from one photograph to the other by the scene (nowhere at all if both views
+are of one photograph), and to the other view.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from steerers.datasets.draws import uniforms
+from steerers.datasets.rng import uniforms
 from steerers.geometry import transform_points
 
 Rotations = Literal["none", "C4", "SO2", "joint-C4", "joint-SO2"]
-"""How views are turned: not at all, each by its own quarter turns or angle, or both of a pair alike."""
+"""How views are rotated: not at all, each by its own quarter turns or angle, or both of a pair alike."""
 
 
 class Warp(Protocol):
@@ -43,8 +43,8 @@ class PairBatch:
     masks0: Tensor  # (B, S, S) bool, True where the photograph covers the view
     masks1: Tensor
     warp: Warp
-    turns0: Tensor  # (B,) radians, by which the first views are turned counter-clockwise
-    turns1: Tensor
+    rotations0: Tensor  # (B,) radians, by which the first views are rotated counter-clockwise
+    rotations1: Tensor
     anchors: tuple[Tensor, Tensor] | None = None
     """(B, K, 2) pixels each, points that are known to correspond, such as the tracks of a reconstruction; NaN where a
     pair has fewer than K."""
@@ -59,12 +59,12 @@ class PairBatch:
 
     @property
     def angles(self) -> Tensor:
-        """(B,) radians in [0, 2 pi): the turn that takes the second view to the first.
+        """(B,) radians in [0, 2 pi): the rotation that takes the second view to the first.
 
-        The sign matters to a learned generator, whose powers are not periodic: turns of one sign alone, as in the
+        The sign matters to a learned generator, whose powers are not periodic: rotations of one sign alone, as in the
         original, tell important directions (which grow) from idle ones.
         """
-        return (self.turns0 - self.turns1) % (2 * math.pi)
+        return (self.rotations0 - self.rotations1) % (2 * math.pi)
 
 
 class PairSource(Protocol):
@@ -85,9 +85,9 @@ class PairSource(Protocol):
         """Pair ``index`` from disk or cache, on the CPU; called from several threads."""
 
     def make(
-        self, read: Sequence[Any], turns0: Tensor, turns1: Tensor, seeds: Sequence[int], device: torch.device
+        self, read: Sequence[Any], rotations0: Tensor, rotations1: Tensor, seeds: Sequence[int], device: torch.device
     ) -> PairBatch:
-        """A batch of what :meth:`read` gave, views turned by (B,) radians.
+        """A batch of what :meth:`read` gave, views rotated by (B,) radians.
 
         Args:
             seeds: one for each pair: all that is drawn for a pair follows from its seed alone, so that a batch may be
@@ -95,8 +95,8 @@ class PairSource(Protocol):
         """
 
 
-def draw_turns(rotations: Rotations, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Turns of the first and the second views, (B,) float64 radians each, from one seed a pair."""
+def draw_rotations(rotations: Rotations, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Rotations of the first and the second views, (B,) float64 radians each, from one seed a pair."""
     if rotations not in get_args(Rotations):
         raise ValueError(f"unknown rotations {rotations!r}; use {', '.join(get_args(Rotations))}")
     drawn = uniforms(seeds, 2)  # (B, 2)
@@ -104,8 +104,8 @@ def draw_turns(rotations: Rotations, seeds: Sequence[int]) -> tuple[Tensor, Tens
         drawn = (4 * drawn).floor() / 4
     if rotations.startswith("joint"):
         drawn = drawn[:, :1].expand(-1, 2)
-    turns = (0.0 if rotations == "none" else 2 * math.pi) * drawn  # (B, 2)
-    return turns[:, 0], turns[:, 1]
+    angles = (0.0 if rotations == "none" else 2 * math.pi) * drawn  # (B, 2)
+    return angles[:, 0], angles[:, 1]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steerers.files import StrPath
+from steerers._files import StrPath
 
 _MODELS = ("", "sparse", "sparse/0")  # where a model may lie below its folder
 _POINT, _IMAGE = struct.Struct("<Q3d3Bd"), struct.Struct("<I7dI")  # of a record, before its name and its list
@@ -166,7 +166,7 @@ class Covisible:
     images: NDArray[np.int64]  # (P, 2), the first with the smaller index
     shared: NDArray[np.int64]  # (P,), how many tracks
     angles: NDArray[np.float64]  # (P,) degrees, mean angle at which the two cameras see them
-    similarity: NDArray[np.complex128]  # (P,), scale and turn of offsets x + iy from the first image to the second
+    similarity: NDArray[np.complex128]  # (P,), scale and rotation of offsets x + iy from the first image to the second
     agreement: NDArray[np.float64]  # (P,) in [0, 1], how well a similarity explains where the tracks lie
 
     def __len__(self) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steerers.datasets.draws import generator_of, uniforms
 from steerers.datasets.pairs import ViewWarp, Warp, covered, pad_points
+from steerers.datasets.rng import generator_of, uniforms
 from steerers.datasets.views import Size
 from steerers.geometry import transform_points
 
@@ -23,7 +23,7 @@ class TrackWarp:
     """The warp that tracks give, in pixels of the photographs: known within ``radius`` of an observation, else not.
 
     A point goes where the nearest observation of its photograph goes, and its offset from it as ``linear`` says, which
-    is the scale and the turn of the pair as a whole.
+    is the scale and the rotation of the pair as a whole.
 
     Attributes:
         points0: (B, T, 2) observations in the first photographs, NaN where a pair has fewer; ``points1`` in the second.

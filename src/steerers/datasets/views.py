@@ -1,8 +1,8 @@
 """Square views of photographs through random projective maps, in batches, on the device of the photographs.
 
-A view is sampled from its photograph once, through one map with the turn in it, so that turned views have no resampling
-of their own and, where the photograph is large enough, no empty corners. Quarter turns move pixels exactly. What
-shrinks is sampled from a pyramid, so that it does not alias.
+A view is sampled from its photograph once, through one map with the rotation in it, so that rotated views have no
+resampling of their own and, where the photograph is large enough, no empty corners. Quarter turns move pixels exactly.
+What shrinks is sampled from a pyramid, so that it does not alias.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.datasets.draws import uniforms
+from steerers.datasets.rng import uniforms
 from steerers.geometry import quarter_turns
 
 Size = tuple[int, int]  # (width, height)
@@ -33,8 +33,8 @@ class Views:
     Attributes:
         size: side of a view, in pixels.
         scale: range of the zoom, in pixels of the view per pixel of the photograph. Where the photograph is too small
-            for it, the zoom is larger, so that an unturned view lies within the photograph.
-        tilt: most foreshortening, as that of a plane seen from the side: 2 is a plane turned away by 60 degrees.
+            for it, the zoom is larger, so that an unrotated view lies within the photograph.
+        tilt: most foreshortening, as that of a plane seen from the side: 2 is a plane rotated away by 60 degrees.
         perspective: how far each corner moves, as a share of the side.
         photometric: strength of the change of light, from 0 to 1.
     """
@@ -119,8 +119,8 @@ def fit_view(size: Size, view_size: int) -> Tensor:
     return torch.tensor([[scale, 0, offset[0]], [0, scale, offset[1]], [0, 0, 1]], dtype=torch.float64)
 
 
-def turns_about_middle(size: int, angles: Tensor) -> Tensor:
-    """(B, 3, 3) maps of the pixels of a square of ``size`` that turns counter-clockwise by (B,) radians."""
+def rotations_about_middle(size: int, angles: Tensor) -> Tensor:
+    """(B, 3, 3) maps of the pixels of a square of ``size`` that rotations counter-clockwise by (B,) radians."""
     angles = angles.cpu().double()
     quarters = (angles / (math.pi / 2)).round()
     exact = (angles - quarters * (math.pi / 2)).abs() < 1e-9
@@ -138,12 +138,12 @@ def turns_about_middle(size: int, angles: Tensor) -> Tensor:
 def render_views(
     photos: Sequence[Tensor] | Tensor,
     homographies: Tensor,
-    turns: Tensor,
+    rotations: Tensor,
     size: int,
     seeds: Sequence[int] | None = None,
     sizes: Sequence[Size] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Views of photographs, turned counter-clockwise about their middle.
+    """Views of photographs, rotated counter-clockwise about their middle.
 
     Photographs of one shape are sampled together, others one by one: a view does not depend on what else is in the
     batch. So a batch is fast where photographs lie on canvases of one size.
@@ -151,19 +151,19 @@ def render_views(
     Args:
         photos: B tensors (3, H, W), uint8 or float in [0, 1], on one device.
         homographies: (B, 3, 3), from pixels of the photographs to upright views.
-        turns: (B,) radians.
+        rotations: (B,) radians.
         size: side of a view.
         seeds: with them, what lies outside the photograph is black or a random grey; mid-grey without.
         sizes: (width, height) of the photographs in the top-left corners of their canvases; by default they fill them.
 
     Returns:
         (B, 3, S, S) float32 images, (B, S, S) bool masks of what the photographs cover, and the (B, 3, 3) float64 maps
-        from photographs to turned views.
+        from photographs to rotated views.
     """
     sizes = [(int(photo.shape[2]), int(photo.shape[1])) for photo in photos] if sizes is None else sizes
     upright = homographies.cpu().double()
-    from_photos = turns_about_middle(size, turns) @ upright  # (B, 3, 3)
-    quarters = [quarter_turns(turn) for turn in turns.tolist()]
+    from_photos = rotations_about_middle(size, rotations) @ upright  # (B, 3, 3)
+    quarters = [quarter_turns(rotation) for rotation in rotations.tolist()]
     exact = torch.tensor([k is not None for k in quarters])[:, None, None]
     images, masks = _sample(photos, sizes, torch.linalg.inv(torch.where(exact, upright, from_photos)), size)
     for k in {k for k in quarters if k}:

@@ -14,6 +14,6 @@ __all__ = ["STRATEGIES", "Assignment", "Strategy", "assign", "forget_recordings"
 
 def forget_recordings() -> None:
     """Let go of the recorded launches and their memory, on every GPU."""
-    from steerers.matching import fused
+    from steerers.accel.matching import dispatch
 
-    fused.forget_recordings()
+    dispatch.forget_recordings()

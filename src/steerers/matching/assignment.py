@@ -9,7 +9,7 @@ The second pass looks for the largest P of each row and column. Only pairs above
 beats a match has a larger P still, so it is enough to visit what can exceed the threshold: the first pass keeps, for
 each row, the best score within each range of columns, and the second computes only the rows that can reach it there.
 
-On CUDA the same is done by the fused kernels of :mod:`steerers.matching.kernels` where they know the similarity.
+On CUDA the same is done by the fused kernels of :mod:`steerers.accel.matching.kernels` where they know the similarity.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 import torch
 from torch import Tensor
 
-from steerers.kernel_support import unavailable
+from steerers.accel.support import unavailable
 from steerers.matching.similarity import Similarity
 
 if TYPE_CHECKING:
-    from steerers.matching.found import Found
+    from steerers.accel.matching.results import Found
 
 Kernels = Literal["auto", "tiled", "fused"]
 """What computes: the fused kernels where they can, the tiled path, or the fused kernels or an error."""
@@ -50,8 +50,8 @@ MOST_BOUNDS = 1 << 23
 class Assignment:
     """Matches between two sets of descriptions, the best first.
 
-    ``angle`` and ``angles`` are radians: the turn of the first set that aligns it with the second, for the pair and for
-    every match, where the strategy has them.
+    ``angle`` and ``angles`` are radians: the rotation of the first set that aligns it with the second, for the pair and
+    for every match, where the strategy has them.
     """
 
     indices: Tensor  # (K, 2) int64
@@ -181,8 +181,8 @@ def _fused(similarities: Sequence[Similarity], options: Options, *, ordered: boo
         if options.kernels == "fused":
             raise ValueError(f"the fused kernels cannot run: {reason}")
         return None
-    from steerers.matching.fused import solve
-    from steerers.matching.solver import Task
+    from steerers.accel.matching.dispatch import solve
+    from steerers.accel.matching.solver import Task
 
     task = Task(options.inverse_temperature, options.threshold, options.precision, ordered, options.graphs)
     return solve(known, task)

@@ -1,4 +1,4 @@
-"""The coordinates of descriptions sorted by the frequency they turn with."""
+"""The coordinates of descriptions sorted by the frequency they rotate with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from steerers.representations import Representation
+from steerers.steering.representations import Representation
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Band:
 def arrange(representation: Representation) -> tuple[Tensor, Tensor, list[Band]]:
     """Sort coordinates by folded frequency, even ones first, x before y.
 
-    A block that turns the other way (frequency -f, or n - f) becomes one of frequency f when the sign of its second
+    A block that rotates the other way (frequency -f, or n - f) becomes one of frequency f when the sign of its second
     coordinate is changed, on both sides of the product.
 
     Returns:
@@ -63,17 +63,17 @@ class Waves:
     Attributes:
         frequency: the k-th wave is cos(frequency t - phase), or a sine.
         members: which coordinates of the products of rows and columns each adds up.
-        turned: of the two-component bands, the coordinates of columns that their quadrature is made of, and its
-            ``signs``; ``unturned`` the coordinates of rows that it is multiplied with.
+        rotated: of the two-component bands, the coordinates of columns that their quadrature is made of, and its
+            ``signs``; ``unrotated`` the coordinates of rows that it is multiplied with.
         quadrature_members: which coordinates of those products each wave adds up.
     """
 
     frequency: Tensor  # (C,) float64
     phase: Tensor  # (C,) float64
     members: Tensor  # (D, C) float64
-    turned: Tensor  # (Q,) int64
+    rotated: Tensor  # (Q,) int64
     signs: Tensor  # (Q,) float64
-    unturned: Tensor  # (Q,) int64
+    unrotated: Tensor  # (Q,) int64
     quadrature_members: Tensor  # (Q, C) float64
 
 
@@ -85,7 +85,7 @@ def waves(representation: Representation, device: torch.device) -> Waves:
     length = sum(band.quadrature.stop - band.quadrature.start for band in bands if band.quadrature is not None)
     frequency, phase = torch.zeros(2, count, dtype=torch.float64)
     members, quadrature_members = (torch.zeros(size, count, dtype=torch.float64) for size in (len(index), length))
-    turned, signs, unturned = list[int](), list[float](), list[int]()
+    rotated, signs, unrotated = list[int](), list[float](), list[int]()
     k = 0
     for band in bands:
         frequency[k] = band.frequency
@@ -95,14 +95,14 @@ def waves(representation: Representation, device: torch.device) -> Waves:
             continue
         start, stop = band.columns.start, band.columns.stop
         half = (stop - start) // 2
-        turned += [*range(start + half, stop), *range(start, start + half)]
+        rotated += [*range(start + half, stop), *range(start, start + half)]
         signs += [1.0] * half + [-1.0] * half
-        unturned += range(start, stop)
+        unrotated += range(start, stop)
         frequency[k], phase[k] = band.frequency, math.pi / 2
         quadrature_members[band.quadrature, k] = 1.0
         k += 1
     tensors = (
-        frequency, phase, members, torch.tensor(turned, dtype=torch.long), torch.tensor(signs, dtype=torch.float64),
-        torch.tensor(unturned, dtype=torch.long), quadrature_members,
+        frequency, phase, members, torch.tensor(rotated, dtype=torch.long), torch.tensor(signs, dtype=torch.float64),
+        torch.tensor(unrotated, dtype=torch.long), quadrature_members,
     )  # fmt: skip
     return Waves(*(tensor.to(device) for tensor in tensors))

@@ -1,12 +1,12 @@
 """Steered similarities of a fixed steerer, from products of single frequencies.
 
-If a representation acts on the descriptions, the similarity of ``a`` turned by ``t`` with ``b`` is a trigonometric
+If a representation acts on the descriptions, the similarity of ``a`` rotated by ``t`` with ``b`` is a trigonometric
 polynomial
 
     s(t) = sum_f  C_f cos(f t) + S_f sin(f t)
 
 whose coefficients are products over the coordinates of one frequency each. Those cost less than two ordinary products,
-however many turns are then tried.
+however many rotations are then tried.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from steerers.accel.matching.plans import Operands, alternatives_plan, maximum_plan
 from steerers.matching.bands import Band, arrange, waves
-from steerers.matching.plans import Operands, alternatives_plan, maximum_plan
 from steerers.matching.similarity import PAIR_CHUNK, RowBlock, Rows, Similarity, as_float, check_finite, float_type
-from steerers.representations import Group, Representation
-from steerers.steerer import Steerer
+from steerers.steering.representations import Group, Representation
+from steerers.steering.steerer import Steerer
 
 
 class Harmonics:
     """Descriptions arranged by frequency, so that the coefficients C_f and S_f of s(t) are plain products.
 
     Args:
-        descriptions0: (N, D), the ones that are turned; ``descriptions1`` (M, D). They are normalised here.
+        descriptions0: (N, D), the ones that are rotated; ``descriptions1`` (M, D). They are normalised here.
         steerer: a fixed one; its blocks are used.
-        order: if given, frequencies are first taken modulo the order, which merges those that agree on its turns.
+        order: if given, frequencies are first taken modulo the order, which merges those that agree on its rotations.
     """
 
     def __init__(self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int | None) -> None:
@@ -63,7 +63,7 @@ class Harmonics:
 
     @cached_property
     def num_components(self) -> int:
-        """Of all frequencies: two for each, one where nothing turns."""
+        """Of all frequencies: two for each, one where nothing rotations."""
         return sum(1 + (band.quadrature is not None) for band in self.bands)
 
     @cached_property
@@ -85,10 +85,11 @@ class Harmonics:
     def quadrature(self) -> Tensor:
         """(M, D of the two-component bands)."""
         of = waves(self._representation, self.device)
-        return self.cols[:, of.turned].mul_(of.signs.to(self.cols))
+        return self.cols[:, of.rotated].mul_(of.signs.to(self.cols))
 
     def basis(self, angles: Tensor, derivative: int = 0) -> Tensor:
-        """(L, components) values of every component's wave, or a derivative of it, at L turns; even frequencies first.
+        """(L, components) values of every component's wave, or a derivative of it, at L rotations; even frequencies
+        first.
 
         Multiplied with the components they give s(t) or its derivative.
         """
@@ -115,7 +116,7 @@ class Harmonics:
         for a, b in zip(i.split(PAIR_CHUNK), j.split(PAIR_CHUNK), strict=True):
             rows = self.rows[a].double()
             in_phase = self.cols[b].double().mul_(rows) @ of.members
-            parts.append(in_phase.addmm_(rows[:, of.unturned].mul_(self.quadrature[b]), of.quadrature_members))
+            parts.append(in_phase.addmm_(rows[:, of.unrotated].mul_(self.quadrature[b]), of.quadrature_members))
         return torch.cat(parts)
 
 
@@ -151,10 +152,10 @@ class Harmonic(Similarity):
         """(components, r, c), which may be overwritten, to (alternatives, r, c) scores."""
 
 
-class Turned(Harmonic):
-    """Cosines after each turn of C_order by a fixed steerer; their maximum, or all as alternatives.
+class Rotated(Harmonic):
+    """Cosines after each rotation of C_order by a fixed steerer; their maximum, or all as alternatives.
 
-    For even orders opposite turns share their even and odd frequencies: s(t) = E + O and s(t + pi) = E - O.
+    For even orders opposite rotations share their even and odd frequencies: s(t) = E + O and s(t + pi) = E - O.
     """
 
     def __init__(self, harmonics: Harmonics, order: int, *, maximum: bool) -> None:
@@ -169,12 +170,12 @@ class Turned(Harmonic):
 
     @cached_property
     def angles(self) -> Tensor:
-        """The (L,) turns of C_order."""
+        """The (L,) rotations of C_order."""
         return Group(self.order).angles()
 
     @property
     def tried(self) -> Tensor:
-        """Of opposite turns the first."""
+        """Of opposite rotations the first."""
         return self.angles[: self.order // 2] if self.order % 2 == 0 else self.angles
 
     @cached_property
@@ -202,7 +203,7 @@ class Turned(Harmonic):
     def alternative(self, index: int) -> Similarity:
         if self.maximum:
             return self
-        return _SingleTurn(self.harmonics, float(self.angles[index]))
+        return _SingleRotation(self.harmonics, float(self.angles[index]))
 
     def _pair_scores(self, i: Tensor, j: Tensor) -> Tensor:
         weights = self.harmonics.basis(self.angles).to(i.device)
@@ -211,7 +212,7 @@ class Turned(Harmonic):
     def pairs(self, i: Tensor, j: Tensor) -> Tensor:
         return self._pair_scores(i, j).amax(dim=1)
 
-    def turns(self, i: Tensor, j: Tensor) -> Tensor | None:
+    def rotations(self, i: Tensor, j: Tensor) -> Tensor | None:
         return self.angles.to(i.device)[self._pair_scores(i, j).argmax(dim=1)] if self.maximum else None
 
     def operands(self) -> Operands | None:
@@ -221,30 +222,30 @@ class Turned(Harmonic):
         return None if plan is None else Operands(of.descriptions0, of.descriptions1, plan)
 
 
-class _SingleTurn(Harmonic):
-    """The cosine after one turn, from harmonics: the rows are turned, then it is one product."""
+class _SingleRotation(Harmonic):
+    """The cosine after one rotation, from harmonics: the rows are rotated, then it is one product."""
 
     def __init__(self, harmonics: Harmonics, angle: float) -> None:
         super().__init__(harmonics)
         self.weights = harmonics.basis(torch.tensor([angle], dtype=torch.float64))[0]  # (components,)
 
     def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
-        turned = self._turn(self.harmonics.rows[rows] * scale)
-        return lambda cols: (turned @ self.harmonics.cols[cols].mT)[None]
+        rotated = self._rotation(self.harmonics.rows[rows] * scale)
+        return lambda cols: (rotated @ self.harmonics.cols[cols].mT)[None]
 
-    def _turn(self, rows: Tensor) -> Tensor:
-        turned, k = torch.empty_like(rows), 0
+    def _rotation(self, rows: Tensor) -> Tensor:
+        rotated, k = torch.empty_like(rows), 0
         for band in self.harmonics.bands:
             cos = float(self.weights[k])
             k += 1
             if band.quadrature is None:
-                turned[:, band.columns] = rows[:, band.columns] * cos
+                rotated[:, band.columns] = rows[:, band.columns] * cos
                 continue
             sin = float(self.weights[k])
             k += 1
             x, y = rows[:, band.columns].chunk(2, dim=1)
-            turned[:, band.columns] = torch.cat([cos * x - sin * y, sin * x + cos * y], dim=1)
-        return turned
+            rotated[:, band.columns] = torch.cat([cos * x - sin * y, sin * x + cos * y], dim=1)
+        return rotated
 
     def combine(self, components: Tensor) -> Tensor:
         return torch.einsum("k,krc->rc", self.weights.to(components), components)[None]

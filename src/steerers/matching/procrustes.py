@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from steerers.matching.assignment import Assignment
-from steerers.matching.continuous import Continuous
+from steerers.matching.extrema import Continuous
 from steerers.matching.harmonics import Harmonics
 from steerers.matching.similarity import Cosine, as_float, normalised
 from steerers.matching.strategy import Pair, WithSteerer, with_angles
@@ -17,7 +17,7 @@ from steerers.matching.strategy import Pair, WithSteerer, with_angles
 
 @dataclass(frozen=True, kw_only=True)
 class Frequency1(WithSteerer):
-    """What the Procrustes strategies share: every pair of coordinates turns with the image."""
+    """What the Procrustes strategies share: every pair of coordinates rotates with the image."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,7 +41,7 @@ class Procrustes(Frequency1):
     name = "procrustes"
 
     def _match_all(self, pairs: Sequence[Pair]) -> list[Assignment]:
-        return self._assign_with_turns([Continuous(self._harmonics(*pair)) for pair in pairs])
+        return self._assign_with_rotations([Continuous(self._harmonics(*pair)) for pair in pairs])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +68,15 @@ class PrototypeProcrustes(Frequency1):
         aligned = [(self._aligned(first), self._aligned(second)) for first, second in pairs]
         assignments = self._assign([Cosine(first, second, copied=True) for (first, _), (second, _) in aligned])
         found = []
-        for assignment, ((_, turns0), (_, turns1)) in zip(assignments, aligned, strict=True):
+        for assignment, ((_, rotations0), (_, rotations1)) in zip(assignments, aligned, strict=True):
             i, j = assignment.indices.unbind(dim=1)
-            found.append(with_angles(assignment, turns0[i] - turns1[j]))
+            found.append(with_angles(assignment, rotations0[i] - rotations1[j]))
         return found
 
     def _aligned(self, descriptions: Tensor) -> tuple[Tensor, Tensor]:
-        """Unit descriptions turned to the prototype, (N, D) in the steerer's blocks, and the turns, (N,).
+        """Unit descriptions rotated to the prototype, (N, D) in the steerer's blocks, and the rotations, (N,).
 
-        A block is a complex number, and turning it a product; nothing else of the size of the descriptions is made.
+        A block is a complex number, and rotating it a product; nothing else of the size of the descriptions is made.
         """
         own = as_float(descriptions)
         blocks = self.steerer.to_blocks(own).contiguous()
@@ -84,22 +84,22 @@ class PrototypeProcrustes(Frequency1):
         if signs is not None:
             blocks = blocks * signs
         products = blocks @ towards  # (N, 2)
-        turns = torch.atan2(products[:, 1], products[:, 0])
-        factors = torch.polar(blocks.norm(dim=1).clamp_(min=1e-12).reciprocal_(), turns)  # (N,)
+        rotations = torch.atan2(products[:, 1], products[:, 0])
+        factors = torch.polar(blocks.norm(dim=1).clamp_(min=1e-12).reciprocal_(), rotations)  # (N,)
         shared = blocks.untyped_storage().data_ptr() == descriptions.untyped_storage().data_ptr()
         aligned = torch.empty_like(blocks) if shared else blocks
         torch.mul(_complex(blocks), factors[:, None], out=_complex(aligned))
-        return aligned, turns
+        return aligned, rotations
 
     def _prototype(self, like: Tensor) -> tuple[Tensor | None, Tensor]:
-        """The signs that make all blocks turn the same way, if some do not, and the prototype with its quadrature,
-        (D, 2), whose products with a description are the cosine and sine of its turn, times something."""
+        """The signs that make all blocks rotate the same way, if some do not, and the prototype with its quadrature,
+        (D, 2), whose products with a description are the cosine and sine of its rotation, times something."""
         key = (like.device, like.dtype)
         if key not in self._prototypes:
             representation = self.steerer.representation
             assert representation is not None
             other = [representation.group.fold(frequency) != frequency for frequency, _ in representation.blocks()]
-            signs = torch.tensor([sign for turned in other for sign in (1.0, -1.0 if turned else 1.0)]).to(like)
+            signs = torch.tensor([sign for rotated in other for sign in (1.0, -1.0 if rotated else 1.0)]).to(like)
             prototype = torch.arange(self.steerer.dim) % 2 == 0 if self.prototype is None else self.prototype
             unit = normalised(self.steerer.to_blocks(prototype[None].to(like)))[0] * signs
             quadrature = torch.view_as_real(_complex(unit[None])[0] * -1j).flatten()  # (y, -x)

@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.matching.plans import Operands, cosine_plan, turn_plan
-from steerers.representations import Group
-from steerers.steerer import Steerer
+from steerers.accel.matching.plans import Operands, cosine_plan, rotation_plan
+from steerers.steering.representations import Group
+from steerers.steering.steerer import Steerer
 
 Rows = slice | Tensor
 RowBlock = Callable[[slice], Tensor]
@@ -30,7 +30,7 @@ PAIR_CHUNK = 2048
 
 
 class Similarity(ABC):
-    """Cosines of N by M descriptions, for one or several alternative turns of the first."""
+    """Cosines of N by M descriptions, for one or several alternative rotations of the first."""
 
     shape: tuple[int, int]
     alternatives: int = 1
@@ -51,8 +51,8 @@ class Similarity(ABC):
         """The similarity of one alternative alone."""
         return self
 
-    def turns(self, i: Tensor, j: Tensor) -> Tensor | None:
-        """(K,) float64 turns in radians at which the pairs' similarity is reached, or ``None``."""
+    def rotations(self, i: Tensor, j: Tensor) -> Tensor | None:
+        """(K,) float64 rotations in radians at which the pairs' similarity is reached, or ``None``."""
         return None
 
     def operands(self) -> Operands | None:
@@ -143,8 +143,8 @@ class Cosine(_Compared):
         return Operands(self.descriptions0, self.descriptions1, plan, matrices, copied)
 
 
-class CosineAfterTurn(Cosine):
-    """The cosine after the ``step``-th turn of C_order by any steerer."""
+class CosineAfterRotation(Cosine):
+    """The cosine after the ``step``-th rotation of C_order by any steerer."""
 
     def __init__(self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int, step: int) -> None:
         super().__init__(descriptions0, descriptions1)
@@ -159,7 +159,7 @@ class CosineAfterTurn(Cosine):
         return normalised(self.steerer.steer(as_float(self.descriptions0), self.angle))
 
     def operands(self) -> Operands | None:
-        plan = turn_plan(self.steerer, self.order, self.step, self.device)
+        plan = rotation_plan(self.steerer, self.order, self.step, self.device)
         if plan is not None:
             return Operands(self.descriptions0, self.descriptions1, plan)
         plan = cosine_plan(self.descriptions0.shape[1], self.device)
@@ -168,7 +168,7 @@ class CosineAfterTurn(Cosine):
 
 
 class Steered(_Compared):
-    """Cosines after each of several turns by any steerer, learned ones included: one product a turn.
+    """Cosines after each of several rotations by any steerer, learned ones included: one product a rotation.
 
     With ``maximum`` the result is the largest of them, otherwise they are alternatives.
     """
@@ -219,5 +219,5 @@ class Steered(_Compared):
     def pairs(self, i: Tensor, j: Tensor) -> Tensor:
         return self._pair_scores(i, j).amax(dim=1)
 
-    def turns(self, i: Tensor, j: Tensor) -> Tensor | None:
+    def rotations(self, i: Tensor, j: Tensor) -> Tensor | None:
         return self.angles.to(i.device)[self._pair_scores(i, j).argmax(dim=1)] if self.maximum else None

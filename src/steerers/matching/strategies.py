@@ -1,7 +1,7 @@
 """The matching strategies, by the names that users type (paper, sections 3.1 and 5.2, appendix A.3).
 
 Each is a small frozen record with one call, ``match(descriptions0, descriptions1)``; what differs is the similarity and
-where the turn comes from. All share one assignment.
+where the rotation comes from. All share one assignment.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 from steerers.matching.assignment import Assignment, number_of_most_matches
 from steerers.matching.nearest import mutual_nearest
 from steerers.matching.procrustes import Procrustes, PrototypeProcrustes
+from steerers.matching.rotating import MaxMatches, MaxSimilarity, Subset
 from steerers.matching.similarity import Cosine, as_float, check_finite
 from steerers.matching.strategy import Order, Pair, Strategy, WithSteerer
-from steerers.matching.turning import MaxMatches, MaxSimilarity, Subset
-from steerers.representations import Group
-from steerers.steerer import Steerer
+from steerers.steering.representations import Group
+from steerers.steering.steerer import Steerer
 
 __all__ = [
     "STRATEGIES", "DualSoftmax", "Invariant", "MaxMatches", "MaxSimilarity", "MutualNearest", "Order", "Procrustes",
@@ -39,7 +39,7 @@ class DualSoftmax(Strategy):
 
 @dataclass(frozen=True, kw_only=True)
 class Invariant(WithSteerer):
-    """Project descriptions to the subspace that no turn changes, then match once."""
+    """Project descriptions to the subspace that no rotation changes, then match once."""
 
     name = "invariant"
     projection: Tensor = field(init=False, repr=False)
@@ -68,10 +68,10 @@ class Invariant(WithSteerer):
 
 @dataclass(frozen=True, kw_only=True)
 class Tta(Strategy):
-    """Test-time augmentation: turn the first image, describe it again, keep the turn with the most matches.
+    """Test-time augmentation: rotate the first image, describe it again, keep the rotation with the most matches.
 
-    It needs no steerer, but one run of the network for every turn; what steerers replace. Descriptions alone do not
-    suffice, so the pipeline calls :meth:`match_turned`.
+    It needs no steerer, but one run of the network for every rotation; what steerers replace. Descriptions alone do not
+    suffice, so the pipeline calls :meth:`match_rotated`.
     """
 
     name = "tta"
@@ -86,16 +86,16 @@ class Tta(Strategy):
 
     @property
     def angles(self) -> Tensor:
-        """The turns, in radians, at which the first image is described."""
+        """The rotations, in radians, at which the first image is described."""
         assert isinstance(self.order, int)
         return Group(self.order).angles()
 
     @torch.no_grad()
-    def match_turned(self, turned0: Sequence[Tensor], descriptions1: Tensor) -> tuple[Assignment, int]:
-        """Match the descriptions of every turned first image; the best assignment, and which turn it was."""
-        if len(turned0) != len(self.angles):
+    def match_rotated(self, rotated0: Sequence[Tensor], descriptions1: Tensor) -> tuple[Assignment, int]:
+        """Match the descriptions of every rotated first image; the best assignment, and which rotate it was."""
+        if len(rotated0) != len(self.angles):
             raise ValueError(
-                f"tta of order {self.order} needs the descriptions of {self.order} turns, got {len(turned0)}"
+                f"tta of order {self.order} needs the descriptions of {self.order} rotations, got {len(rotated0)}"
             )
         plain = DualSoftmax(
             inverse_temperature=self.inverse_temperature,
@@ -105,13 +105,13 @@ class Tta(Strategy):
             precision=self.precision,
             graphs=self.graphs,
         )
-        found = [plain.match(descriptions0, descriptions1) for descriptions0 in turned0]
+        found = [plain.match(descriptions0, descriptions1) for descriptions0 in rotated0]
         best = most_matches(found, self.angles)
         index = 0 if best.angle is None else int((self.angles - best.angle).abs().argmin())
         return best, index
 
     def _match_all(self, pairs: Sequence[Pair]) -> list[Assignment]:
-        raise ValueError("tta describes turned copies of the image: give the images to the matcher, not descriptions")
+        raise ValueError("tta describes rotated copies of the image: give the images to the matcher, not descriptions")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,8 +163,8 @@ def make_strategy(
     Args:
         name: one of :data:`STRATEGIES`.
         steerer: of the descriptor; ``dual-softmax``, ``tta`` and ``mutual-nearest`` need none.
-        order: turns that are tried: by default all of C_n, and 8 for SO(2). ``None`` is every angle, for
-            ``max-similarity``. Strategies that try no turns refuse one.
+        order: rotations that are tried: by default all of C_n, and 8 for SO(2). ``None`` is every angle, for
+            ``max-similarity``. Strategies that try no rotations refuse one.
         options: ``inverse_temperature``, ``threshold``, ``tile``, ``kernels``, ``precision``, ``graphs``;
             ``subset_size``, ``seed``; ``prototype``; ``ratio``.
 
@@ -193,7 +193,7 @@ def unknown_strategy(name: str) -> str:
 
 
 def most_matches(found: Sequence[Assignment], angles: Tensor) -> Assignment:
-    """The assignment with the most matches, with its turn; no turn if none has any.
+    """The assignment with the most matches, with its rotation; no rotation if none has any.
 
     Of several with as many matches, the one whose probabilities add up to more.
     """

@@ -11,11 +11,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from steerers.accel.matching.modes import mode_of_many
 from steerers.geometry import circular_mode
 from steerers.matching.assignment import Assignment, Options, assign_all
-from steerers.matching.modes import mode_of_many
 from steerers.matching.similarity import Similarity, check_finite
-from steerers.steerer import Steerer
+from steerers.steering.steerer import Steerer
 
 Pair = tuple[Tensor, Tensor]
 """(N, D) and (M, D) descriptions."""
@@ -41,7 +41,7 @@ class Strategy(Options, ABC):
         lengths0: Sequence[int] | None = None,
         lengths1: Sequence[int] | None = None,
     ) -> list[Assignment]:
-        """Match pair by pair; the turn is chosen for each pair. On a GPU all go in one launch.
+        """Match pair by pair; the rotation is chosen for each pair. On a GPU all go in one launch.
 
         Args:
             descriptions0: B tensors (N_b, D), or one padded (B, N, D) tensor; ``descriptions1`` likewise.
@@ -56,10 +56,10 @@ class Strategy(Options, ABC):
             return self._match_all(pairs)
         return [self._match(*pair) for pair in pairs]
 
-    def refined_turns(self, descriptions0: Tensor, descriptions1: Tensor, assignment: Assignment) -> Assignment:
-        """The assignment that :meth:`match` gave, with turns between the tried ones; as it is where there are none.
+    def refined_rotations(self, descriptions0: Tensor, descriptions1: Tensor, assignment: Assignment) -> Assignment:
+        """The assignment that :meth:`match` gave, with rotations between the tried ones; as it is where there are none.
 
-        Strategies that try single turns of a fixed SO(2) steerer have them: one for every match, and for the pair
+        Strategies that try single rotations of a fixed SO(2) steerer have them: one for every match, and for the pair
         where most of those agree.
         """
         return assignment
@@ -87,10 +87,10 @@ class Strategy(Options, ABC):
         """Of similarities without alternatives."""
         return [assignment for (assignment,) in assign_all(similarities, self)]
 
-    def _assign_with_turns(self, similarities: Sequence[Similarity]) -> list[Assignment]:
-        """Assign by similarities that know the turn of each pair; the turn of the images is where most agree."""
+    def _assign_with_rotations(self, similarities: Sequence[Similarity]) -> list[Assignment]:
+        """Assign by similarities that know the rotation of each pair; that of the images is where most agree."""
         return [
-            with_turns(assignment, similarity)
+            with_rotations(assignment, similarity)
             for assignment, similarity in zip(self._assign(similarities), similarities, strict=True)
         ]
 
@@ -104,18 +104,18 @@ class WithSteerer(Strategy):
             raise ValueError(f"descriptions have length {dim}, but the steerer acts on length {self.steerer.dim}")
 
 
-def with_turns(assignment: Assignment, similarity: Similarity) -> Assignment:
-    """With the turn of every match, and that of the images; the kernels say the first already, and often both."""
+def with_rotations(assignment: Assignment, similarity: Similarity) -> Assignment:
+    """With the rotation of every match, and that of the images; the kernels say the first already, and often both."""
     if assignment.angle is not None:
         return assignment
     if assignment.angles is not None and len(assignment):
         return replace(assignment, angle=_mode(assignment.angles, assignment.scores))
-    angles = similarity.turns(assignment.indices[:, 0], assignment.indices[:, 1]) if len(assignment) else None
+    angles = similarity.rotations(assignment.indices[:, 0], assignment.indices[:, 1]) if len(assignment) else None
     return with_angles(assignment, angles)
 
 
 def with_angles(assignment: Assignment, angles: Tensor | None) -> Assignment:
-    """With the turn of every match, and that of the images, where most agree."""
+    """With the rotation of every match, and that of the images, where most agree."""
     if angles is None or not len(assignment):
         return replace(assignment, angles=assignment.scores.new_zeros(0, dtype=torch.float64))
     angles = torch.remainder(angles.double() + math.pi, 2 * math.pi) - math.pi

@@ -1,6 +1,6 @@
 """Files of weights that others publish: described, found in the cache, or downloaded and checked.
 
-A file is described by a :class:`WeightFile` and comes by :func:`fetch`; :mod:`steerers.models.weights` reads it.
+A file is described by a :class:`WeightFile` and comes by :func:`fetch`; :mod:`steerers._weights` reads it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 
 from tqdm import tqdm
 
-from steerers._version import __version__
-from steerers.files import atomic_write
-from steerers.models.weights import WeightsError, opened
+from steerers import __version__
+from steerers._files import atomic_write
+from steerers._weights import WeightsError, opened
 
 if sys.platform == "win32":
     import msvcrt

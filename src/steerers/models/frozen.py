@@ -23,12 +23,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from steerers._weights import WeightsError, read
 from steerers.features import Keypoints
 from steerers.geometry import to_normalised
 from steerers.models.base import Descriptor, Extractor
 from steerers.models.checks import check_image
 from steerers.models.sampling import sample_descriptions
-from steerers.models.weights import WeightsError, read
 
 logger = logging.getLogger(__name__)
 

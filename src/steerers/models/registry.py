@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from torch import nn
 
+from steerers._weights import WeightsError, load, load_into, load_state, load_tensor
 from steerers.models.base import Descriptor, Detector, Extractor
 from steerers.models.downloads import WeightFile
-from steerers.models.weights import WeightsError, load, load_into, load_state, load_tensor
-from steerers.representations import Group
-from steerers.steerer import Steerer
+from steerers.steering.representations import Group
+from steerers.steering.steerer import Steerer
 
 if TYPE_CHECKING:
     from steerers.models.compact import CompactConfig
@@ -28,7 +28,7 @@ Weights = Mapping[str, Path]
 T_co = TypeVar("T_co", covariant=True)
 Network = TypeVar("Network", bound=nn.Module)
 
-# Official fixed matrices turn their pairs of coordinates the other way than Steerer.spread.
+# Official fixed matrices rotate their pairs of coordinates the other way than Steerer.spread.
 _OFFICIAL_SPREAD = "40x0 + 18x-1 + 18x-2 + 18x-3 + 18x-4 + 18x-5 + 18x-6"
 
 
@@ -265,7 +265,7 @@ def classical(name: Literal["upright-sift", "sift", "orb"]) -> Part[Extractor]:
     """A model of OpenCV."""
 
     def build(_: Weights) -> Extractor:
-        from steerers.models.upright_sift import Orb, Sift, UprightSift
+        from steerers.models.classical import Orb, Sift, UprightSift
 
         if name == "orb":
             return Orb()
@@ -316,7 +316,7 @@ def upright_sift_steerer() -> Part[Steerer]:
     """The permutation that a quarter turn is for Upright SIFT."""
 
     def build(_: Weights) -> Steerer:
-        from steerers.models.upright_sift import c4_permutation
+        from steerers.models.classical import c4_permutation
 
         return Steerer.from_permutation(c4_permutation(), "C4")
 

@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from steerers.accel.networks import layers
 from steerers.features import Keypoints
 from steerers.geometry import to_normalised
-from steerers.models import fused
 from steerers.models.checks import check_count, check_mask
 
 if TYPE_CHECKING:
-    from steerers.models.cell_kernels import Texture
+    from steerers.accel.networks.cell_kernels import Texture
 
 _DENSITY_TAPS = 51  # of the Gaussian that measures how crowded a pixel's surroundings are
 _FILLED = 256  # numbers of keypoints of a batch are multiples of this
@@ -97,7 +97,7 @@ def choose_keypoints(
     """
     with torch.autocast(logits.device.type, enabled=False):  # scores differ by less than half precision can tell
         logits = logits.float()
-        if fused.has_kernels(logits.device) and not sampling.coverage:
+        if layers.has_kernels(logits.device) and not sampling.coverage:
             return _choose_by_kernels(logits.contiguous(), num_keypoints, masks, sampling)
         values, best, pixels = _best(logits, num_keypoints, masks, sampling)
         xy = refine(logits, pixels, sampling.nms_size) if sampling.subpixel else pixels.float()
@@ -112,7 +112,7 @@ def _choose_by_kernels(
     logits: Tensor, num_keypoints: int, masks: Tensor | None, sampling: KeypointSampling
 ) -> tuple[Tensor, Tensor, Tensor]:
     """:func:`choose_keypoints` without coverage, in five kernels where it would be fifty."""
-    from steerers.models import keypoint_kernels
+    from steerers.accel.networks import keypoint_kernels
 
     masks = None if masks is None else masks.to(logits.device).contiguous()
     ranking, totals = keypoint_kernels.peaks(logits, masks, sampling.nms_size, sampling.border)
@@ -124,7 +124,7 @@ def _choose_by_kernels(
 
 def has_cells(device: torch.device, sampling: KeypointSampling) -> bool:
     """Whether :func:`find_in_cells` can choose keypoints there."""
-    return fused.has_kernels(device) and not sampling.coverage and sampling.nms_size > 1
+    return layers.has_kernels(device) and not sampling.coverage and sampling.nms_size > 1
 
 
 def find_in_cells(
@@ -147,7 +147,7 @@ def find_in_cells(
     Returns:
         (B, N, 2) pixels, and (B, N) scores: -1 for what only fills up, all NaN if a logit is not finite.
     """
-    from steerers.models import cell_kernels, keypoint_kernels
+    from steerers.accel.networks import cell_kernels, keypoint_kernels
 
     logits = logits.contiguous()
     masks = None if masks is None else masks.to(logits.device).contiguous()

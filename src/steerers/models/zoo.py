@@ -16,20 +16,20 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from steerers.files import StrPath
+from steerers._files import StrPath
+from steerers._weights import WeightsError
+from steerers.accel.networks.dedode import FastDedodeDetector
+from steerers.accel.networks.inference import FAST, for_inference
 from steerers.matching.strategies import Order
 from steerers.models import downloads, registry
 from steerers.models.base import Combined, Descriptor, Detector, Extractor
 from steerers.models.compact import Compact
 from steerers.models.dedode import DedodeDetector, DedodeNetwork
-from steerers.models.dedode_fast import FastDedodeDetector
 from steerers.models.downloads import WeightFile, fetch
-from steerers.models.fast import FAST, for_inference
 from steerers.models.registry import Part, Weights
 from steerers.models.sampling import KeypointSampling
-from steerers.models.weights import WeightsError
-from steerers.representations import Group
-from steerers.steerer import Steerer
+from steerers.steering.representations import Group
+from steerers.steering.steerer import Steerer
 
 DEFAULT_MODEL = "compact"
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -151,7 +151,7 @@ _L_C4 = DetectorEntry(
     "dedode-l-c4", "DeDoDe, trained with quarter turns", "MIT", registry.dedode_detector(registry.DETECTOR_C4)
 )
 _L_SO2 = DetectorEntry(
-    "dedode-l-so2", "DeDoDe, trained with all turns", "MIT", registry.dedode_detector(registry.DETECTOR_SO2)
+    "dedode-l-so2", "DeDoDe, trained with all rotations", "MIT", registry.dedode_detector(registry.DETECTOR_SO2)
 )
 DETECTORS = {entry.name: entry for entry in (_L, _L_V2, _L_C4, _L_SO2)}
 
@@ -232,7 +232,7 @@ def _frozen() -> Iterator[Entry]:
     for name, summary, dim, file in (
         ("disk", "DISK", 128, registry.DISK),
         ("aliked-n16", "ALIKED n16", 128, registry.ALIKED["aliked-n16"]),
-        ("aliked-n16rot", "ALIKED n16, trained with turned images", 128, registry.ALIKED["aliked-n16rot"]),
+        ("aliked-n16rot", "ALIKED n16, trained with rotated images", 128, registry.ALIKED["aliked-n16rot"]),
         ("aliked-t16", "ALIKED t16, the smallest", 64, registry.ALIKED["aliked-t16"]),
         ("aliked-n32", "ALIKED n32, the largest", 128, registry.ALIKED["aliked-n32"]),
         ("xfeat", "XFeat", 64, registry.XFEAT),
@@ -318,8 +318,8 @@ def configure(
         model: as :func:`build` makes it; with ``fast`` it stays as it is.
         precision: of DeDoDe's networks and of the compact one; those of others are in float32.
         sampling: of DeDoDe's detectors.
-        fast: exchange networks for their fast form, a copy; see :mod:`steerers.models.fast`. Otherwise the options are
-            set on the model's own networks, of which the compact one then has no choice of precision.
+        fast: exchange networks for their fast form, a copy; see :mod:`steerers.accel.networks.inference`. Otherwise the
+            options are set on the model's own networks, of which the compact one then has no choice of precision.
 
     Raises:
         ValueError: for an unknown precision, or a model that has no such choice, or was configured for speed before.

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from steerers.files import atomic_write
+from steerers._files import atomic_write
 
 _MAGIC = b"steerers checkpoint 1\n"
 _DIGEST_BYTES = 32

@@ -27,7 +27,7 @@ class DataConfig:
         colmap: reconstructions to be mixed in beside photographs: COLMAP's, or what
             ``steerers.datasets.colmap.export`` made of them.
         colmap_share: share of the steps that draw from them.
-        rotations: how views are turned.
+        rotations: how views are rotated.
         max_photo_size: longest side to which photographs are shrunk when they are decoded.
         held_out: share of the photographs that validation uses; of MegaDepth it is the test scenes.
         mosaics: views of several photographs side by side, mixed in beside those of single ones, for larger changes of
@@ -131,7 +131,7 @@ class ValidationConfig:
     Attributes:
         every: steps between validations; 0 validates at the end alone.
         pairs: of each validation and rotation.
-        rotations: degrees by which the second views are turned.
+        rotations: degrees by which the second views are rotated.
     """
 
     every: int = 1000

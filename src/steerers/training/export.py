@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steerers._version import __version__
-from steerers.models.weights import save
+from steerers import __version__
+from steerers._weights import save
 from steerers.training.config import TrainConfig, to_dict
 from steerers.training.objectives import Objective
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from steerers.datasets.draws import mix, uniforms
-from steerers.datasets.pairs import PairBatch, PairSource, draw_turns
+from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations
+from steerers.datasets.rng import mix, uniforms
 from steerers.training import processes
 from steerers.training.config import TrainConfig
 from steerers.training.sources import read_pair
@@ -75,13 +75,13 @@ class Feed:
         read = [future.result() for future in reading]
         start = time.perf_counter()
         seeds = self._seeds(step)
-        turns0, turns1 = draw_turns(self.config.data.rotations, seeds)
+        rotations0, rotations1 = draw_rotations(self.config.data.rotations, seeds)
         source = self.sources[self._choose(step)]
         if self.stream is None:
-            batch = source.make(read, turns0, turns1, seeds, self.device)
+            batch = source.make(read, rotations0, rotations1, seeds, self.device)
             return _Made(batch, None, time.perf_counter() - start)
         with torch.cuda.stream(self.stream):
-            batch = source.make(read, turns0, turns1, seeds, self.device)
+            batch = source.make(read, rotations0, rotations1, seeds, self.device)
             ready = torch.cuda.Event()
             ready.record()
             self.stream.synchronize()

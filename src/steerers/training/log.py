@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from steerers.files import atomic_write
+from steerers._files import atomic_write
 
 LOG, SPECTRUM, CONFIG = "log.jsonl", "spectrum.npz", "config.json"
 

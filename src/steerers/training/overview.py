@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from steerers.datasets.photos import find_photos, held_out
+from steerers.training.build import build_network, build_objective, build_steerer, needed_weights
 from steerers.training.config import TrainConfig
 from steerers.training.loop import CHECKPOINT
 from steerers.training.objectives import Objective
-from steerers.training.settings import build_network, build_objective, build_steerer, needed_weights
 from steerers.training.sources import build_sources, check_dense, needs_detections, open_reconstructions, places_of
 
 _SETTINGS = {

@@ -10,14 +10,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from steerers.models import weights
-from steerers.representations import Group
-from steerers.steerer import Steerer
+from steerers import _weights
+from steerers.steering.representations import Group
+from steerers.steering.steerer import Steerer
+from steerers.training.build import build_objective
 from steerers.training.config import TrainConfig, parse_config
 from steerers.training.export import MODEL
 from steerers.training.log import CONFIG, SPECTRUM, read_spectrum
-from steerers.training.settings import build_objective
-from steerers.training.terms import Objective
+from steerers.training.objectives.terms import Objective
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ def load_steerer(folder: Path) -> tuple[Steerer, int]:
         ValueError: if it has left none yet, or the file is damaged.
     """
     path = _model_of(folder)
-    tensors, metadata = weights.load(path)
+    tensors, metadata = _weights.load(path)
     try:
         return Steerer.restore(tensors, metadata), int(metadata["step"])
     except (KeyError, TypeError, ValueError) as error:
@@ -124,13 +124,13 @@ def load_run(folder: Path) -> LoadedRun:
     config, path = read_config(folder), _model_of(folder)
     start = config.model.weights if config.setting == "A" else ""
     objective = build_objective(replace(config, model=replace(config.model, weights=start)))
-    tensors, metadata = weights.load(path)
+    tensors, metadata = _weights.load(path)
     for prefix, network in objective.networks().items():
         if prefix != "steerer":
             state = {
                 name.removeprefix(f"{prefix}."): tensors[name] for name in tensors if name.startswith(f"{prefix}.")
             }
-            weights.load_into(network, state, path, "the configuration beside it")
+            _weights.load_into(network, state, path, "the configuration beside it")
     if objective.steerer is not None:
         _set_steerer(objective.steerer, load_steerer(folder)[0], path)
     return LoadedRun(config, objective.eval(), int(metadata["step"]))

@@ -17,16 +17,16 @@ from torch import Tensor, nn
 
 from steerers import viz
 from steerers.datasets.pairs import PairBatch, PairSource
-from steerers.progress import progress
-from steerers.representations import Group, Representation
-from steerers.steerer import Steerer
+from steerers.steering.representations import Group, Representation
+from steerers.steering.steerer import Steerer
 from steerers.training.config import TrainConfig
-from steerers.training.descriptions import DescriptorObjective, Matcher
-from steerers.training.joint import JointObjective
+from steerers.training.objectives.descriptions import DescriptorObjective, Matcher
+from steerers.training.objectives.joint import JointObjective
+from steerers.training.objectives.terms import Measures, Real
 from steerers.training.runs import LoadedRun, Records
 from steerers.training.sources import build_sources
-from steerers.training.terms import Measures, Real
 from steerers.training.validation import validate
+from steerers.viz.progress import progress
 
 FRAMES = 60
 TOLERANCE = 0.01
@@ -45,7 +45,7 @@ class Summary:
         representation: the admissible one with the nearest eigenvalues.
         residual: relative distance of the eigenvalues from those of the representation.
         near: how many are within 0.1 of an admissible place, after division by the common factor.
-        factor: the common factor of the group element: of the smallest turn, for SO(2) of a turn by one radian.
+        factor: the common factor of the group element: of the smallest rotation, for SO(2) of a rotation by one radian.
     """
 
     representation: Representation
@@ -68,7 +68,7 @@ def summarise(values: Tensor, group: Group) -> Summary:
 def magnitudes(values: Tensor, group: Group) -> Tensor:
     """(D,) float64 absolute values of the group element's eigenvalues, largest first.
 
-    The group element is the smallest turn of C_n, a turn by one radian of SO(2).
+    The group element is the smallest rotation of C_n, a rotation by one radian of SO(2).
     """
     precise = values.to(torch.complex128)
     sizes = precise.real.exp() if group.continuous else precise.abs()
@@ -237,8 +237,8 @@ class _Shorter(Matcher):
 def _left_out(steerer: Steerer, dim: int) -> tuple[Tensor, Steerer] | None:
     """The projection to what :meth:`Steerer.reduced` leaves out, and its steerer, as a control.
 
-    It keeps the largest eigenvalues of the opposite turn, which has the same eigenvectors. ``None`` if nothing is left
-    out, or the steerer has eigenvalues of zero and so no opposite.
+    It keeps the largest eigenvalues of the opposite rotation, which has the same eigenvectors. ``None`` if nothing is
+    left out, or the steerer has eigenvalues of zero and so no opposite.
     """
     generator, group = steerer.generator().detach().double().cpu(), steerer.group
     if dim == steerer.dim:

@@ -6,12 +6,12 @@ import math
 
 import torch
 
-from steerers.datasets.draws import mix
 from steerers.datasets.pairs import PairBatch, PairSource
-from steerers.steerer import Steerer
+from steerers.datasets.rng import mix
+from steerers.steering.steerer import Steerer
 from steerers.training.config import TrainConfig
+from steerers.training.objectives.terms import Objective
 from steerers.training.sources import read_pair
-from steerers.training.terms import Objective
 
 _SEED = 43
 

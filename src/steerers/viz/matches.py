@@ -13,7 +13,7 @@ from PIL import ImageDraw, ImageFont
 
 from steerers.features import Matches
 from steerers.geometry import scaling
-from steerers.images import Image, to_uint8
+from steerers.images.load import Image, to_uint8
 from steerers.viz.style import BACKGROUND, MUTED, SUPERSAMPLING, TEXT
 
 OUTLIER = (226, 74, 74)
@@ -73,7 +73,7 @@ def draw_matches(
 
 
 def _layout(image0: Image, image1: Image, height: int, gap: int, header: int) -> tuple[_Panel, _Panel]:
-    """Both images at one scale, side by side, so that a turn is seen as a turn and a zoom as a zoom."""
+    """Both images at one scale, side by side, so that a rotation is seen as a rotation and a zoom as a zoom."""
     stored = [_stored_picture(image) for image in (image0, image1)]
     scale = min(
         height / max(picture.height for picture in stored), MOST_STRETCH * height / sum(p.width for p in stored)
@@ -92,7 +92,7 @@ def _layout(image0: Image, image1: Image, height: int, gap: int, header: int) ->
 
 
 def _stored_picture(image: Image) -> PIL.Image.Image:
-    """What the model saw, turned back into the orientation of the stored image."""
+    """What the model saw, rotated back into the orientation of the stored image."""
     pixels = to_uint8(image.tensor)
     linear = np.rint(image.orientation.numpy()).astype(int)  # stored -> seen: a signed permutation
     if linear[0, 0] == 0:  # the axes change places
@@ -136,7 +136,7 @@ def _draw_lines(
 
 
 def _colour(u: float, v: float) -> tuple[int, int, int]:
-    """A colour for a place: hue along the diagonal, so that a turned image shows its colours turned."""
+    """A colour for a place: hue along the diagonal, so that a rotated image shows its colours rotated."""
     red, green, blue = colorsys.hsv_to_rgb(0.15 + 0.55 * (0.6 * u + 0.4 * v), 0.75, 1.0)
     return round(255 * red), round(255 * green), round(255 * blue)
 
@@ -162,7 +162,7 @@ def _draw_header(canvas: PIL.Image.Image, matches: Matches, inliers: NDArray[np.
 
 
 def _draw_dial(draw: ImageDraw.ImageDraw, centre: tuple[float, float], radius: float, degrees: float) -> None:
-    """A circle with the upward direction before (grey) and after the turn (white)."""
+    """A circle with the upward direction before (grey) and after the rotation (white)."""
     x, y = centre
     draw.ellipse([x - radius, y - radius, x + radius, y + radius], outline=MUTED, width=1)
     for angle, colour in ((0.0, MUTED), (degrees, TEXT)):

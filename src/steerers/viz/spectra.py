@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import ImageDraw, ImageFont
 from torch import Tensor
 
-from steerers.representations import Group
-from steerers.steerer import Steerer
+from steerers.steering.representations import Group
+from steerers.steering.steerer import Steerer
 from steerers.viz.style import BACKGROUND, MUTED, SUPERSAMPLING, TEXT
 
 FOOTER = 30
@@ -49,8 +49,8 @@ class Spectrum:
 def draw_spectrum(steerer: Steerer, size: int = 640) -> PIL.Image.Image:
     """The eigenvalues of a steerer's generator in the complex plane, with the admissible places (paper, Figure 4).
 
-    Of C_n the generator is the smallest turn: eigenvalues belong on the n-th roots of unity, up to a common factor. Of
-    SO(2) it is the Lie algebra element: they belong on the integers of the imaginary axis.
+    Of C_n the generator is the smallest rotation: eigenvalues belong on the n-th roots of unity, up to a common factor.
+    Of SO(2) it is the Lie algebra element: they belong on the integers of the imaginary axis.
     """
     what = "Lie algebra generator of SO(2)" if steerer.group.continuous else f"generator of {steerer.group}"
     return draw_spectra([[Spectrum(steerer.eigenvalues(), steerer.group, what, f"{steerer.dim} eigenvalues")]], size)
@@ -196,7 +196,7 @@ def _draw_plane(brush: _Brush, plane: _Plane, spectrum: Spectrum) -> None:
         brush.dashes([(at, float(step)) for step in range(top, bottom, 6)], (*_FACTOR, 220))
     elif _has_factor(spectrum):
         around = np.exp(1j * np.linspace(0, 2 * math.pi, 121))
-        brush.dashes([plane.place(spectrum.factor * complex(turn)) for turn in around], (*_FACTOR, 220))
+        brush.dashes([plane.place(spectrum.factor * complex(rotation)) for rotation in around], (*_FACTOR, 220))
 
 
 def _has_factor(spectrum: Spectrum) -> bool:

@@ -1,0 +1,226 @@
+"""Weights read without running code, and written whole or not at all.
+
+Two kinds of files pass through here. Files of others (``.pth``, ``.safetensors``), which
+:mod:`steerers.models.downloads` finds or fetches, are read by :func:`load_state` or :func:`load_tensor`. Files of this
+package are safetensors with metadata, written by :func:`save` and read by :func:`load`, which refuses altered ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from steerers import __version__
+from steerers._files import StrPath, atomic_write
+
+FORMAT_VERSION = 1
+_RESERVED = ("format_version", "sha256", "metadata_sha256")
+_TORCH_SUFFIXES = (".pth", ".pt", ".ckpt")
+_WRAPPER_PREFIXES = ("module.", "_orig_mod.")
+
+
+class WeightsError(ValueError):
+    """Weights that cannot be had, read or trusted; the message says which file, why, and what would do."""
+
+
+def load_state(path: StrPath) -> dict[str, Tensor]:
+    """The state dict in a ``.safetensors``, ``.pth``, ``.pt`` or ``.ckpt`` file, on the CPU.
+
+    Of a training checkpoint, a dict whose entry ``"model"`` is a dict of tensors (``{"model": ..., "steerer": ...,
+    "optimizer": ..., ...}``), the ``"model"`` part is returned. The prefixes that ``DataParallel`` (``module.``) and
+    ``torch.compile`` (``_orig_mod.``) put before every name are removed.
+
+    Raises:
+        WeightsError: The file is missing, damaged, of another kind, or holds anything but tensors.
+    """
+    content = read(path)
+    if isinstance(content, dict) and isinstance(content.get("model"), dict):
+        content = content["model"]
+    if not isinstance(content, dict) or not content:
+        raise WeightsError(f"{path}: expected a state dict, found {_describe(content)}")
+    for key, value in content.items():
+        if not isinstance(key, str) or not isinstance(value, Tensor):
+            raise WeightsError(f"{path}: expected a state dict, but its entry {key!r} is {_describe(value)}")
+    return _strip_wrappers(content)
+
+
+def load_into(network: nn.Module, state: Mapping[str, Tensor], path: StrPath, title: str) -> None:
+    """Give a network weights that have exactly its names and shapes.
+
+    Args:
+        path: where ``state`` was read from, and ``title`` whose weights it should hold; for the message.
+
+    Raises:
+        WeightsError: if a name is missing, unknown or of another shape.
+    """
+    expected = network.state_dict()
+    wrong = [
+        name
+        for name in sorted(state.keys() | expected.keys())
+        if name not in state or name not in expected or state[name].shape != expected[name].shape
+    ]
+    if wrong:
+        some = ", ".join(wrong[:3]) + (", ..." if len(wrong) > 3 else "")
+        raise WeightsError(
+            f"{path}: not the weights of {title}: {len(wrong)} names are missing, unknown or of another shape ({some})"
+        )
+    network.load_state_dict(state)
+
+
+def load_tensor(path: StrPath) -> Tensor:
+    """The single tensor in a file, on the CPU, as the published steerers are stored.
+
+    A file with one named tensor will do as well, and so will a training checkpoint whose ``"steerer"`` part is one.
+
+    Raises:
+        WeightsError: The file is missing, damaged, of another kind, or does not hold exactly one tensor.
+    """
+    content = read(path)
+    if isinstance(content, dict) and isinstance(content.get("steerer"), dict):
+        content = content["steerer"]
+    if isinstance(content, dict) and len(content) == 1:
+        content = next(iter(content.values()))
+    if not isinstance(content, Tensor):
+        raise WeightsError(f"{path}: expected a single tensor, found {_describe(content)}")
+    return content.detach()
+
+
+def save(path: StrPath, state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write tensors and metadata to a ``.safetensors`` file, whole or not at all.
+
+    ``"format_version"``, ``"sha256"`` (of names, types, shapes and values of the tensors) and ``"metadata_sha256"``
+    (of the other metadata) are added; values given for them are replaced, so that what :func:`load` returned can be
+    saved again.
+    """
+    if Path(path).suffix != ".safetensors":
+        raise ValueError(f"path must end in .safetensors, got {os.fspath(path)!r}")
+    for key, text in metadata.items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise TypeError(f"metadata must map str to str, got {key!r}: {text!r}")
+    for key, value in state.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"state must map names to tensors, but state[{key!r}] is {_describe(value)}")
+    tensors = {  # a copy each: safetensors refuses tensors that share memory, such as tied weights
+        key: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for key, value in state.items()
+    }
+    own = {key: text for key, text in metadata.items() if key not in _RESERVED}
+    stamps = (str(FORMAT_VERSION), _hash_tensors(tensors), _hash_metadata(own))
+    with atomic_write(path) as temporary:
+        save_file(tensors, temporary, metadata=own | dict(zip(_RESERVED, stamps, strict=True)))
+
+
+def load(path: StrPath) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors (on the CPU) and metadata of a file that :func:`save` wrote.
+
+    Raises:
+        WeightsError: The file is missing, damaged, altered since it was saved, or was not written by :func:`save`.
+    """
+    tensors, metadata = _read_safetensors(path)
+    missing = [key for key in _RESERVED if key not in metadata]
+    if missing:
+        raise WeightsError(f"{path}: not a file of steerers (its metadata has no {missing[0]!r})")
+    if metadata["format_version"] != str(FORMAT_VERSION):
+        raise WeightsError(
+            f"{path}: format version {metadata['format_version']!r}, but steerers {__version__} reads version "
+            f"{FORMAT_VERSION}: update steerers"
+        )
+    own = {key: text for key, text in metadata.items() if key not in _RESERVED}
+    for part, stamp, actual in (
+        ("tensors", metadata["sha256"], _hash_tensors(tensors)),
+        ("metadata", metadata["metadata_sha256"], _hash_metadata(own)),
+    ):
+        if stamp != actual:
+            raise WeightsError(f"{path}: damaged or altered (SHA-256 of its {part} is {actual}, recorded {stamp})")
+    return tensors, metadata
+
+
+def _hash_tensors(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _hash_metadata(metadata: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(dict(metadata), sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def opened(path: StrPath) -> Iterator[Any]:
+    """A file open for reading; one that cannot be had is a :class:`WeightsError`."""
+    try:
+        with open(path, "rb") as stream:
+            yield stream
+    except OSError as error:
+        raise WeightsError(f"{path}: {error.strerror or error}") from error
+
+
+def read(path: StrPath, *, any_ending: bool = False) -> Any:
+    """Whatever a ``.safetensors``, ``.pth``, ``.pt`` or ``.ckpt`` file holds; never by running code in it.
+
+    With ``any_ending`` other files are read as PyTorch's, for those whom users name as they like.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix == ".safetensors":
+        return _read_safetensors(path)[0]
+    if any_ending or suffix in _TORCH_SUFFIXES:
+        return _read_torch(path)
+    raise WeightsError(f"{path}: unknown kind of file, expected .safetensors or {', '.join(_TORCH_SUFFIXES)}")
+
+
+def _read_torch(path: StrPath) -> Any:
+    with opened(path) as stream:
+        try:
+            return torch.load(stream, map_location="cpu", weights_only=True)
+        except Exception as error:  # damaged bytes make torch raise nearly anything
+            raise WeightsError(f"{path}: {_why_refused(error)}") from error
+
+
+def _why_refused(error: Exception) -> str:
+    """The reason without torch's own text, which advises to load the file unsafely."""
+    forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if forbidden:
+        return f"refused, it asks for the Python object {forbidden[1]}; only tensors are read, code is never run"
+    if isinstance(error, UnpicklingError):
+        return "refused, not a file of tensors (damaged, or of another kind); code in it is never run"
+    return f"empty, cut short, or not a PyTorch file ({str(error).split('. ')[0] or type(error).__name__})"
+
+
+def _read_safetensors(path: StrPath) -> tuple[dict[str, Tensor], dict[str, str]]:
+    with opened(path):
+        pass
+    try:
+        with safe_open(path, framework="pt") as content:
+            # A copy each: otherwise the tensors stay mapped to the file, which then cannot be replaced on Windows.
+            return {key: content.get_tensor(key).clone() for key in content.keys()}, content.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise WeightsError(f"{path}: cut short, damaged, or not a safetensors file ({error})") from error
+
+
+def _strip_wrappers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    names = list(state)
+    while prefix := next((p for p in _WRAPPER_PREFIXES if all(name.startswith(p) for name in names)), None):
+        names = [name.removeprefix(prefix) for name in names]
+    return {name: value.detach() for name, value in zip(names, state.values(), strict=True)}
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, dict):
+        return f"a dict with the entries {', '.join(map(repr, list(value)[:5]))}{', ...' if len(value) > 5 else ''}"
+    return f"an object of type {type(value).__name__}"

@@ -1,0 +1,1 @@
+"""Matching by fused kernels in Triton."""

@@ -1,0 +1,1 @@
+"""Networks in their form for inference."""

@@ -1,0 +1,233 @@
+"""The embedded network for inference: the same outputs, in half precision on a GPU in a third of the passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from steerers.accel.graphs import Graphs
+from steerers.accel.networks import layers
+from steerers.accel.networks.merge_scales import Found, Frame, join
+from steerers.accel.networks.upsample_sampling import Size, Stencil, make_stencil
+from steerers.features import Keypoints
+from steerers.models.base import BatchExtractor
+from steerers.models.checks import check_batch, check_images, check_keypoints
+from steerers.models.compact import CELL, DEVIATION, FLATTEST, MEAN, Compact, Describer, textured
+from steerers.models.folding import fold_batch_norms
+from steerers.models.sampling import KeypointSampling, choose_keypoints, find_in_cells, has_cells, stack_points
+
+if TYPE_CHECKING:
+    from steerers.accel.networks.cell_kernels import Texture
+
+
+class _Maps(NamedTuple):
+    features: list[Tensor]  # (B, C_s, H / s, W / s) at strides 2, 4, ..., finest first
+    logits: Tensor  # (B, H, W) float32
+    size: Size  # that the features cover
+
+
+class FastCompact(BatchExtractor):
+    """A :class:`~steerers.models.compact.Compact` for inference.
+
+    Args:
+        plain: is copied.
+        dtype: of the network; descriptions are float32.
+        graphs: how many sizes of images are recorded as CUDA graphs.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, plain: Compact, dtype: torch.dtype = torch.float32, *, graphs: int = 4) -> None:
+        super().__init__()
+        folded = fold_batch_norms(deepcopy(plain)).requires_grad_(False)
+        describer = _Describer(folded.describer).to(dtype)
+        folded.to(dtype)
+        folded.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        last: Any = folded.trunk.head[2]
+        last.weight.data = last.weight.data.contiguous()  # as layers.weigh reads it
+        self.sampling: KeypointSampling = plain.sampling
+        self.dim, self.dtype, self.strides = plain.dim, dtype, tuple(2**k for k in range(len(plain.config.channels)))
+        self.trunk: Any = folded.trunk
+        self.describer = describer
+        device = last.weight.device
+        self.register_buffer("mean", torch.full((3,), MEAN, device=device), persistent=False)
+        self.register_buffer("scale", torch.full((3,), 1 / DEVIATION, device=device), persistent=False)
+        self.moves = 0
+        self._extracting, self._describing = Graphs(self._extract, graphs), Graphs(self._describe, graphs)
+        self.eval()
+
+    # The model's protocol ---------------------------------------------------------------------------------------------
+
+    def describe_batch(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
+        check_images(images)
+        check_keypoints(keypoints, images)
+        xy = stack_points(keypoints, images.device)
+        height, width = images.shape[-2:]
+        (descriptions,) = self._describing(images, xy, stencil=self.stencil((height, width), images.device))
+        return [described[: len(found)] for described, found in zip(descriptions, keypoints, strict=True)]
+
+    def extract_batch(
+        self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None
+    ) -> list[tuple[Keypoints, Tensor]]:
+        given = check_batch(images, num_keypoints, masks)
+        height, width = images.shape[-2:]
+        xy, scores, descriptions, stats = self._extracting(
+            *given,
+            num_keypoints=num_keypoints,
+            sampling=self.sampling,
+            stencil=self.stencil((height, width), images.device),
+        )
+        counts = self.read(stats)
+        return [(Keypoints(xy[i, :n], scores[i, :n]), descriptions[i, :n]) for i, n in enumerate(counts)]
+
+    # For a pyramid of this --------------------------------------------------------------------------------------------
+
+    def find(
+        self,
+        images: Tensor,
+        masks: Tensor | None,
+        num_keypoints: int,
+        sampling: KeypointSampling,
+        stencil: Stencil,
+        share: float = 1.0,
+    ) -> Found:
+        """Keypoints and descriptions of images, as :func:`~steerers.accel.networks.merge_scales.join` takes them;
+        without a wait.
+
+        Args:
+            stencil: that for the size of the images.
+            share: by which scores are multiplied.
+        """
+        maps = self._maps(images)
+        if has_cells(images.device, sampling):
+            xy, scores = find_in_cells(maps.logits, num_keypoints, masks, sampling, _texture(images), share)
+        else:
+            allowed = textured(images) if masks is None else textured(images) & masks
+            xy, chosen, counts = choose_keypoints(maps.logits, num_keypoints, allowed, sampling)
+            real = torch.arange(chosen.shape[1], device=chosen.device) < counts[:, None]
+            scores = torch.where(real, chosen * share, -1.0)
+            scores = torch.where(maps.logits.sum().isfinite(), scores, torch.nan)
+        return Found(xy, scores, self._describe_at(maps, xy, stencil))
+
+    def stencil(self, size: tuple[int, int], device: torch.device) -> Stencil:
+        """How features of images of a size (height, width) are sampled."""
+        return _stencil(self.strides, size, device)
+
+    def read(self, stats: Tensor) -> list[int]:
+        """How many keypoints each image has; the one wait for a GPU.
+
+        Raises:
+            ValueError: something is not finite.
+        """
+        *counts, broken = stats.tolist()
+        if broken:
+            raise ValueError(
+                f"the compact network in {self.dtype} gave logits or descriptions that are not finite; check that "
+                "the image and the weights are, or use float32"
+            )
+        return counts
+
+    # What is computed -------------------------------------------------------------------------------------------------
+
+    def _extract(
+        self,
+        images: Tensor,
+        masks: Tensor | None = None,
+        *,
+        num_keypoints: int,
+        sampling: KeypointSampling,
+        stencil: Stencil,
+    ) -> tuple[Tensor, ...]:
+        found = self.find(images, masks, num_keypoints, sampling, stencil)
+        joined = join([found], [Frame(1.0, 1.0, 0.0)], num_keypoints)
+        return joined.xy, joined.scores, joined.descriptions, joined.stats
+
+    def _describe(self, images: Tensor, xy: Tensor, *, stencil: Stencil) -> tuple[Tensor, ...]:
+        return (self._describe_at(self._maps(images), xy, stencil).float(),)
+
+    def _maps(self, images: Tensor) -> _Maps:
+        height, width = images.shape[-2:]
+        size = _padded_size((height, width), self.strides[-1])
+        if size != (width, height):
+            images = F.pad(images, (0, size[0] - width, 0, size[1] - height), mode="replicate")
+        features = self._features(images)
+        last = self.trunk.head[2]
+        logits = layers.weigh(_conv(features[0], self.trunk.head[0]), last.weight, last.bias)
+        return _Maps(features[1:], logits[:, 0, :height, :width].contiguous(), size)
+
+    def _features(self, images: Tensor) -> list[Tensor]:
+        """Refined features at strides 1, 2, 4, ..."""
+        trunk = self.trunk
+        features = [layers.stem(images, self.mean, self.scale, trunk.stem.weight, trunk.stem.bias)]
+        for halving, *residuals in trunk.stages:
+            x = _conv(features[-1], halving[0])
+            for residual in residuals:
+                second = residual.second[0]
+                x = layers.conv_add_relu(_conv(x, residual.first[0]), second.weight, second.bias, x)
+            features.append(x)
+        for index in reversed(range(len(trunk.laterals))):
+            coarse = layers.pointwise(features[index + 1], trunk.laterals[index].weight.flatten(1))
+            features[index] = _conv(layers.raise_add(features[index], coarse), trunk.refinements[index][0])
+        return features
+
+    def _describe_at(self, maps: _Maps, xy: Tensor, stencil: Stencil) -> Tensor:
+        sampled = layers.sample_all(maps.features, xy, maps.size, stencil)  # (B, N, C)
+        described: Tensor = self.describer(sampled.flatten(0, 1))
+        return described.view(*xy.shape[:2], self.dim)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        self.moves += 1
+        self._extracting.clear()
+        self._describing.clear()
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Describer(nn.Module):
+    """A :class:`~steerers.models.compact.Describer` in two products, the second added to a part of the first."""
+
+    weight: Tensor
+    bias: Tensor
+    second: Tensor
+
+    def __init__(self, plain: Describer) -> None:
+        super().__init__()
+        self.norm, self.outputs = plain.norm, plain.linear.out_features
+        self.register_buffer("weight", torch.cat((plain.linear.weight, plain.first.weight)))
+        self.register_buffer("bias", torch.cat((plain.linear.bias + plain.second.bias, plain.first.bias)))
+        self.register_buffer("second", plain.second.weight.mT.contiguous())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(N, inputs) to (N, outputs), in rows that lie apart."""
+        both = F.linear(self.norm(features), self.weight, self.bias)
+        hidden = both[:, self.outputs :].relu_()
+        return both[:, : self.outputs].addmm_(hidden, self.second)
+
+
+@lru_cache(maxsize=64)
+def _stencil(strides: tuple[int, ...], size: tuple[int, int], device: torch.device) -> Stencil:
+    width, height = _padded_size(size, strides[-1])
+    return make_stencil(tuple(((width // s, height // s),) for s in strides[1:]), device)
+
+
+def _padded_size(size: tuple[int, int], coarsest: int) -> Size:
+    """(width, height) of images of a size (height, width), up to a multiple of the coarsest stride."""
+    height, width = (-(-n // coarsest) * coarsest for n in size)
+    return width, height
+
+
+def _conv(x: Tensor, layer: Any) -> Tensor:
+    return layers.conv_relu(x, layer.weight, layer.bias, layer.stride[0], layer.padding[0])
+
+
+def _texture(images: Tensor) -> Texture:
+    """What :func:`~steerers.models.compact.textured` goes by."""
+    from steerers.accel.networks import cell_kernels
+
+    return cell_kernels.Texture(cell_kernels.extremes(images, CELL), CELL, FLATTEST)

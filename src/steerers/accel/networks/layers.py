@@ -1,0 +1,189 @@
+"""What networks for inference are made of: convolutions together with what follows them.
+
+Maps are (B, C, H, W) in channels-last memory. On a GPU in half precision these are one kernel each: cuDNN's, or where
+Triton works those of :mod:`steerers.accel.networks.conv_kernels`, :mod:`steerers.accel.networks.end_kernels` and
+:mod:`steerers.accel.networks.resampling_kernels`. Elsewhere they are PyTorch's operations one after the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from steerers.accel.networks import upsample_sampling
+from steerers.accel.networks.upsample_sampling import Size, Stencil
+from steerers.accel.support import capable, unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_HALF = (torch.float16, torch.bfloat16)
+_FEW = (16, 32)  # channels of convolutions that the kernel for few does faster
+_JOINED = (16, 32, 64)  # channels for which a depthwise and a pointwise convolution are faster in one kernel
+_DEPTHWISE_TILE = 64  # channels that the kernel for a depthwise convolution alone does at once
+_LEAST, _WIDEST = 16, 128  # channels for which the entry to a scale can be, and fits, in one kernel
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether the kernels run on a device."""
+    return device.type == "cuda" and unavailable(device) is None
+
+
+def uses_kernels(x: Tensor) -> bool:
+    """Whether maps like ``x`` go through the kernels."""
+    return x.dtype in _HALF and has_kernels(x.device)
+
+
+def _uses_cudnn(x: Tensor, weight: Tensor) -> bool:
+    """Whether cuDNN convolves and does what follows in one kernel."""
+    return x.is_cuda and x.dtype in _HALF and capable(x.device) and weight.shape[0] % 8 == weight.shape[1] % 8 == 0
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """``x`` in channels-last memory, also where PyTorch thinks that it already is (maps of one pixel or channel)."""
+    return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+
+def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: int = 1, padding: int = 1) -> Tensor:
+    """ReLU of a convolution."""
+    if stride == padding == 1 and _is_small(x, weight):
+        from steerers.accel.networks import conv_kernels
+
+        return conv_kernels.conv3_relu(x, weight, bias)
+    if _uses_cudnn(x, weight):
+        return torch.cudnn_convolution_relu(x, weight, bias, (stride,) * 2, (padding,) * 2, (1, 1), 1)
+    return F.conv2d(x, weight, bias, stride, padding).relu_()
+
+
+def conv_add_relu(x: Tensor, weight: Tensor, bias: Tensor, other: Tensor) -> Tensor:
+    """ReLU of ``other`` plus a 3 x 3 convolution."""
+    if _is_small(x, weight):
+        from steerers.accel.networks import conv_kernels
+
+        return conv_kernels.conv3_relu(x, weight, bias, other)
+    if _uses_cudnn(x, weight):
+        return torch.cudnn_convolution_add_relu(x, weight, other, 1.0, bias, (1, 1), (1, 1), (1, 1), 1)
+    return F.conv2d(x, weight, bias, 1, 1).add_(other).relu_()
+
+
+def stem(images: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """ReLU of a 3 x 3 convolution of ``(images - mean) * scale``, in the dtype of ``weight`` (C, 3, 3, 3)."""
+    if uses_kernels(weight) and len(weight) >= _LEAST and _is_power_of_two(len(weight)):
+        from steerers.accel.networks import end_kernels
+
+        return end_kernels.stem(images, mean, scale, weight, bias)
+    normalised = ((images - mean.view(3, 1, 1)) * scale.view(3, 1, 1)).to(weight.dtype)
+    return conv_relu(channels_last(normalised), weight, bias)
+
+
+def max_pool(x: Tensor) -> Tensor:
+    """The maximum of every 2 x 2 pixels."""
+    if uses_kernels(x) and _is_power_of_two(x.shape[1]):
+        from steerers.accel.networks import resampling_kernels
+
+        return resampling_kernels.max_pool(x)
+    return F.max_pool2d(x, 2)
+
+
+def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A 1 x 1 convolution, by a (out, in) matrix."""
+    return F.linear(x.permute(0, 2, 3, 1), weight, bias).permute(0, 3, 1, 2)
+
+
+def pointwise_add(x: Tensor, weight: Tensor, other: Tensor) -> Tensor:
+    """``other`` plus a 1 x 1 convolution, by a (out, in) matrix."""
+    batch, _, height, width = x.shape
+    rows, added = (m.permute(0, 2, 3, 1).reshape(-1, m.shape[1]) for m in (x, other))
+    return torch.addmm(added, rows, weight.mT).view(batch, height, width, -1).permute(0, 3, 1, 2)
+
+
+def separable(x: Tensor, depth: Tensor, depth_bias: Tensor, point: Tensor, added: Tensor) -> Tensor:
+    """A 1 x 1 convolution of the ReLU of a 5 x 5 depthwise one, and something added.
+
+    Args:
+        depth: (25, C) float32, with its bias (C,).
+        point: (C, C) matrix from inputs (columns) to outputs.
+        added: a bias (C,), or a map like ``x``.
+    """
+    channels = x.shape[1]
+    if uses_kernels(x) and channels in _JOINED:
+        from steerers.accel.networks import conv_kernels
+
+        return conv_kernels.separable(x, depth, depth_bias, point, added)
+    if uses_kernels(x) and channels % _DEPTHWISE_TILE == 0:
+        from steerers.accel.networks import conv_kernels
+
+        x = conv_kernels.depthwise_relu(x, depth, depth_bias)
+    else:
+        taps = depth.mT.reshape(channels, 1, 5, 5).to(x.dtype)
+        x = F.conv2d(x, taps, depth_bias, padding=2, groups=channels).relu_()
+    return pointwise(x, point, added) if added.ndim == 1 else pointwise_add(x, point, added)
+
+
+def enter(feature: Tensor, above: Tensor, weight: Tensor, point: Tensor, point_bias: Tensor) -> Tensor:
+    """``point(relu(weight(feature) + above))``, where ``above`` is raised bilinearly to the feature's size."""
+    if uses_kernels(feature) and all(_is_power_of_two(n) and _LEAST <= n <= _WIDEST for n in weight.shape):
+        from steerers.accel.networks import resampling_kernels
+
+        return resampling_kernels.enter(feature, above, weight, point, point_bias)
+    if uses_kernels(feature) and _is_power_of_two(above.shape[1]):
+        from steerers.accel.networks import resampling_kernels
+
+        hidden = resampling_kernels.raise_add(pointwise(feature, weight), above, relu=True)
+    else:
+        raised = F.interpolate(above, size=feature.shape[-2:], mode="bilinear", align_corners=False)
+        hidden = pointwise_add(feature, weight, raised).relu_()
+    return pointwise(hidden, point, point_bias)
+
+
+def raise_add(fine: Tensor, above: Tensor) -> Tensor:
+    """``fine`` plus ``above`` raised bilinearly to its size."""
+    if uses_kernels(fine) and _is_power_of_two(fine.shape[1]):
+        from steerers.accel.networks import resampling_kernels
+
+        return resampling_kernels.raise_add(fine, above)
+    return F.interpolate(above, size=fine.shape[-2:], mode="bilinear", align_corners=False).add_(fine)
+
+
+def weigh(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """A convolution to one channel, by ``weight`` (1, C, 1, 1) or (1, C, 3, 3); in float32 if ``x`` is in half."""
+    if uses_kernels(x) and _is_power_of_two(x.shape[1]):
+        from steerers.accel.networks import end_kernels
+
+        return end_kernels.weigh(x, weight, bias)
+    total = F.conv2d(x, weight, bias, padding=weight.shape[-1] // 2)
+    return total.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _is_small(x: Tensor, weight: Tensor) -> bool:
+    """Whether the kernel for convolutions of few channels applies, which cuDNN does slowly."""
+    few = len(weight) in _FEW and tuple(weight.shape[1:]) == (len(weight), 3, 3)
+    return few and uses_kernels(x) and weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def sample_all(maps: Sequence[Tensor], xy: Tensor, size: Size, stencil: Stencil) -> Tensor:
+    """(B, N, C) samples of all maps, their channels one after the other, in the maps' dtype.
+
+    Args:
+        maps: (B, C_i, H_i, W_i) each.
+        xy: (B, N, 2) pixels of an image of ``size`` (width, height).
+        stencil: that of the maps.
+    """
+    if not uses_kernels(maps[0]):
+        sampled = [upsample_sampling.sample(m, xy, size, pair) for m, pair in zip(maps, stencil.tables, strict=True)]
+        return torch.cat(sampled, dim=2).to(maps[0].dtype)
+    from steerers.accel.networks import resampling_kernels
+
+    out = torch.empty((*xy.shape[:2], sum(m.shape[1] for m in maps)), dtype=maps[0].dtype, device=xy.device)
+    points, offset = xy.float().contiguous(), 0
+    for m, pair in zip(maps, stencil.tables, strict=True):
+        resampling_kernels.sample_into(out, offset, m, points, size, pair)
+        offset += m.shape[1]
+    return out

@@ -1,0 +1,201 @@
+"""Run time of description and matching, apart and together: the paper's Table 4.
+
+What is timed is in :mod:`steerers.benchmarks.speed.workloads`; neither reading nor detection is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median, quantiles, stdev
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from steerers.benchmarks import paper
+from steerers.benchmarks.report import MODEL_COLUMNS, Column, Report, Table, look_up, number, text
+from steerers.benchmarks.runs import describe_strategy
+from steerers.benchmarks.speed.measure import now, peak_memory
+from steerers.benchmarks.speed.workloads import (
+    PLAIN,
+    Descriptions,
+    Pair,
+    Settings,
+    Subject,
+    describe_pair,
+    draw_pair,
+    match_pair,
+    plant_descriptions,
+)
+from steerers.matching.assignment import Assignment
+from steerers.viz import plots
+from steerers.viz.progress import progress
+
+T = TypeVar("T")
+
+# Timing ---------------------------------------------------------------------------------------------------------------
+
+
+def time_call(call: Callable[[], T], device: torch.device) -> tuple[T, float]:
+    """What a call gives and the seconds it takes; the device is idle before and after."""
+    start = now(device)
+    result = call()
+    return result, now(device) - start
+
+
+def measure_model(subjects: Sequence[Subject], settings: Settings, device: torch.device) -> list[dict[str, Any]]:
+    """A row for every strategy of one model; pair after pair, so that a change of the machine's pace meets them all."""
+    model = subjects[0].model
+    model.extractor.to(device).eval()
+    for subject in subjects:
+        steerer = getattr(subject.strategy, "steerer", None)
+        if steerer is not None:
+            steerer.to(device)
+    planted = plant_descriptions(settings, model.extractor.dim, device)
+    taken: dict[str, list[dict[str, float]]] = {subject.label: [] for subject in subjects}
+    for index in progress(range(-settings.warm_up, settings.repeats), f"timing {model.name}"):
+        times = _time_pair(subjects, draw_pair(settings, index % settings.repeats, device), planted, device)
+        for label in taken if index >= 0 else ():
+            taken[label].append(times[label])
+    pair = draw_pair(settings, 0, device)
+    return [_row(subject, taken[subject.label], _memory(subject, pair, planted, device)) for subject in subjects]
+
+
+def _time_pair(
+    subjects: Sequence[Subject], pair: Pair, planted: Descriptions, device: torch.device
+) -> dict[str, dict[str, float]]:
+    """Seconds of every subject; the description is the same for all that rotate the image alike, and is timed once."""
+    described: dict[tuple[float, ...], float] = {}
+    times = {}
+    for subject in subjects:
+        rotations = subject.rotations
+        if rotations not in described:
+            _, described[rotations] = time_call(partial(describe_pair, subject.model, pair, rotations), device)
+        _, matching = time_call(partial(match_pair, subject.strategy, planted), device)
+        _, total = time_call(partial(_run, subject, pair, planted), device)
+        times[subject.label] = {"description": described[rotations], "matching": matching, "total": total}
+    return times
+
+
+def _run(subject: Subject, pair: Pair, planted: Descriptions) -> Assignment:
+    describe_pair(subject.model, pair, subject.rotations)
+    return match_pair(subject.strategy, planted)
+
+
+def _memory(subject: Subject, pair: Pair, planted: Descriptions, device: torch.device) -> int | None:
+    """Most bytes beyond weights and inputs; only where the device counts them itself."""
+    return peak_memory(partial(_run, subject, pair, planted), device) if device.type == "cuda" else None
+
+
+def summarise(seconds: Sequence[float]) -> dict[str, float]:
+    """Median, quartiles, mean, standard deviation and extremes."""
+    lower, _, upper = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else (seconds[0],) * 3
+    return {
+        "median": median(seconds),
+        "lower_quartile": lower,
+        "upper_quartile": upper,
+        "mean": fmean(seconds),
+        "standard_deviation": stdev(seconds) if len(seconds) > 1 else 0.0,
+        "min": min(seconds),
+        "max": max(seconds),
+    }
+
+
+def _row(subject: Subject, taken: Sequence[dict[str, float]], extra_bytes: int | None) -> dict[str, Any]:
+    strategy = describe_strategy(subject.strategy)
+    if "order" in strategy and strategy["order"] is None:
+        strategy["order"] = "continuous"
+    return {
+        "label": subject.label,
+        "model": subject.model.name,
+        "strategy": strategy,
+        "steerer": subject.steerer,
+        "descriptions_per_pair": len(subject.rotations) + 1,
+        "seconds": {part: summarise([times[part] for times in taken]) for part in ("description", "matching", "total")},
+        "extra_bytes": extra_bytes,
+    }
+
+
+# Reporting ------------------------------------------------------------------------------------------------------------
+
+
+def make_report(
+    rows: Sequence[dict[str, Any]],
+    settings: Settings,
+    environment: dict[str, Any],
+    *,
+    weights: Literal["trained", "random"] = "trained",
+    precision: str = "float32",
+    with_paper: bool = True,
+) -> Report:
+    """The report, with the paper's rows (of an A100) below ours."""
+    ours = [{**row, "times_plain": _times_plain(row, rows)} for row in rows]
+    printed = paper.rows("runtime") if with_paper else []
+    theirs = [{**row, "times_plain": _times_plain(row, printed)} for row in printed]
+    return Report(
+        benchmark="runtime",
+        description=_describe(settings, weights, precision),
+        settings={**asdict(settings), "weights": weights, "precision": precision},
+        environment=environment,
+        tables=[Table("description and matching", _columns(), [*ours, *theirs])],
+        plots={f"{model}.png": partial(_plot, model, ours) for model in dict.fromkeys(row["model"] for row in ours)},
+    )
+
+
+def _times_plain(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> float | None:
+    """How many times as long as plain matching of the same network; the paper names it without the group."""
+    names = (row["model"], "-".join(row["model"].split("-")[:2]) if row.get("source") == "paper" else row["model"])
+    for other in rows:
+        if other["model"] in names and other["strategy"]["name"] in (PLAIN, "Dual softmax"):
+            return _typical(row) / _typical(other)
+    return None
+
+
+def _typical(row: dict[str, Any]) -> float:
+    total = row["seconds"]["total"]
+    return float(total["median"] if "median" in total else total["mean"])
+
+
+def _columns() -> tuple[Column, ...]:
+    return (
+        *MODEL_COLUMNS,
+        text("steerer", "steerer"),
+        number("images", "descriptions_per_pair"),
+        number("description, ms", "seconds", "description", "median", form="{:.1f}", factor=1e3),
+        number("matching, ms", "seconds", "matching", "median", form="{:.1f}", factor=1e3),
+        Column("together, ms", _together),
+        number("x plain", "times_plain", form="{:.2f}"),
+        number("extra MB", "extra_bytes", factor=1e-6),
+    )
+
+
+def _together(row: Mapping[str, Any]) -> str:
+    total = look_up(row, "seconds", "total")
+    if "median" not in total:
+        return f"{1e3 * total['mean']:.1f} ± {1e3 * total['plus_minus']:.2f}"
+    low, high = (1e3 * total[key] for key in ("lower_quartile", "upper_quartile"))
+    return f"{1e3 * total['median']:.1f} ({low:.1f} to {high:.1f})"
+
+
+def _describe(settings: Settings, weights: str, precision: str) -> str:
+    return (
+        f"Description and matching of a pair of random {settings.size} x {settings.size} tensors with "
+        f"{settings.num_keypoints} random keypoints each; neither loading nor detection is timed. What is matched are "
+        "planted descriptions, as many and as long, of which half correspond. Medians, with quartiles in parentheses, "
+        f"over {settings.repeats} pairs after {settings.warm_up} to warm up, the device idle before and after each "
+        f"timed call. Networks with {weights} weights in {precision}, one image at a time. *images* is how many are "
+        "described for a pair, *together* is timed as one call, *x plain* is its ratio to the dual softmax of the same "
+        "model, *extra MB* is the most memory held beyond weights and inputs. A rotation not by 90 degrees needs "
+        "a larger canvas, so that it costs more to describe. Rows of the paper are means on an A100; its times for "
+        "augmentation are those of plain matching times the number of rotations."
+    )
+
+
+def _plot(model: str, rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """The strategies of one model, below each other."""
+    shown = [row for row in rows if row["model"] == model]
+    labels = [row["label"].removeprefix(f"{model}:") for row in shown]
+    parts = {part: [1e3 * row["seconds"][part]["median"] for row in shown] for part in ("description", "matching")}
+    plots.bars(path, labels, parts, xlabel="milliseconds a pair, median", title=model)

@@ -1,0 +1,1 @@
+"""Images: decoding, masks, resizing, reading ahead."""

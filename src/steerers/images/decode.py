@@ -1,0 +1,350 @@
+"""Decoding of image files, Pillow images, arrays and tensors into opaque pictures in the frame of the stored image.
+
+Whatever the source, it ends as a :class:`Decoded`, of which :func:`steerers.images.load.load_image` makes what models
+see.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import PIL.Image
+import torch
+from numpy.typing import NDArray
+from PIL.ExifTags import Base as ExifTag
+from torch import Tensor
+
+ImageSource: TypeAlias = str | os.PathLike[str] | PIL.Image.Image | NDArray[Any] | Tensor
+Exif = Literal["ignore", "apply"]
+Size: TypeAlias = tuple[int, int]  # (width, height)
+
+MAX_PIXELS = 1_000_000_000
+"""The largest image that is read; a larger one is refused before its pixels are decoded."""
+
+_SOURCES = "a path, a Pillow image, a NumPy array or a torch tensor"
+_FLOAT_SLACK = 1e-4  # rounding in the caller's own resampling may leave [0, 1] by this much
+
+# EXIF orientation -> linear part of the map from stored to upright pixels, as rows.
+UPRIGHT = {
+    1: ((1, 0), (0, 1)),
+    2: ((-1, 0), (0, 1)),
+    3: ((-1, 0), (0, -1)),
+    4: ((1, 0), (0, -1)),
+    5: ((0, 1), (1, 0)),
+    6: ((0, -1), (1, 0)),
+    7: ((0, -1), (-1, 0)),
+    8: ((0, 1), (-1, 0)),
+}
+# EXIF orientation -> what takes an upright picture back to the stored one.
+_UNDO = {
+    2: PIL.Image.Transpose.FLIP_LEFT_RIGHT,
+    3: PIL.Image.Transpose.ROTATE_180,
+    4: PIL.Image.Transpose.FLIP_TOP_BOTTOM,
+    5: PIL.Image.Transpose.TRANSPOSE,
+    6: PIL.Image.Transpose.ROTATE_90,
+    7: PIL.Image.Transpose.TRANSVERSE,
+    8: PIL.Image.Transpose.ROTATE_270,
+}
+
+
+class ImageError(ValueError):
+    """An image that cannot be used: a file that is broken or no image, or one without pixels, or with too many."""
+
+
+class Decoded(NamedTuple):
+    """An opaque picture in the frame of the stored image, possibly at a lower resolution."""
+
+    pixels: PIL.Image.Image | NDArray[np.float32]  # mode L or RGB; or (1 | 3, H, W) in [0, 1]
+    allowed: NDArray[np.bool_] | None  # (H, W) of the stored image
+    stored_size: Size
+    box: tuple[float, float, float, float]  # the extent of the stored image in `pixels`
+    orientation: int = 1  # EXIF, to be applied
+
+
+class Picture(NamedTuple):
+    """A Pillow image with its pixels in memory, in the frame of the stored image."""
+
+    picture: PIL.Image.Image
+    stored_size: Size
+    box: tuple[float, float, float, float]
+    orientation: int
+
+
+def decode(source: ImageSource, max_size: int | None, exif: Exif) -> Decoded:
+    """A source as an opaque picture; larger than ``max_size`` still, unless its decoder could shrink it."""
+    if isinstance(source, np.ndarray):
+        return _decode_array(source)
+    if isinstance(source, Tensor):
+        return _decode_array(_channels_last(source))
+    opened = open_picture(source, max_size, exif)
+    try:
+        pixels, allowed = _opaque(opened.picture)
+    except ValueError as error:  # a mode that Pillow does not convert to RGB
+        raise _broken(source, f"mode {opened.picture.mode} cannot be converted to RGB") from error
+    return Decoded(pixels, allowed, opened.stored_size, opened.box, opened.orientation)
+
+
+def open_picture(source: str | os.PathLike[str] | PIL.Image.Image, max_size: int | None, exif: Exif) -> Picture:
+    """A file or a Pillow image, with the colours and the alpha that it has."""
+    if isinstance(source, PIL.Image.Image):
+        return _load_picture(source, exif)
+    if isinstance(source, (str, os.PathLike)):
+        return _load_file(Path(source), max_size, exif)
+    raise TypeError(f"an image or mask must be {_SOURCES}, got {type(source).__name__}")
+
+
+def _load_picture(picture: PIL.Image.Image, exif: Exif) -> Picture:
+    """A picture that the caller opened: as it is, at its current frame, without changing its size or mode."""
+    _check_pixels(picture.size, name_of(picture) or "Pillow image")
+    with _decoder_errors(picture):
+        picture.load()
+        orientation = _exif_orientation(picture) if exif == "apply" else 1
+    return Picture(picture, picture.size, (0, 0, *picture.size), orientation)
+
+
+def _load_file(path: Path, max_size: int | None, exif: Exif) -> Picture:
+    """The first frame of a file; a JPEG is decoded at a lower resolution if ``max_size`` leaves that much room."""
+    with _open_file(path) as file, _decoder_errors(path):
+        with _no_pixel_limit() as limit:
+            opened = PIL.Image.open(file)  # by its handle: Pillow maps files given by path, and misreads rotated TIFFs
+        size = opened.size
+        _check_pixels(size, str(path))
+        rotations = opened.format == "TIFF"  # Pillow rotations these upright as it loads them, and drops the tag
+        orientation = _exif_orientation(opened) if rotations else 1
+        width, height = fit(size, max_size)
+        drafted = opened.draft(None, (2 * width, 2 * height))
+        lifted = limit is not None and size[0] * size[1] > limit
+        with _no_pixel_limit() if lifted else nullcontext():  # a TIFF is held against the limit a second time
+            opened.load()
+        if rotations:
+            stored = opened.transpose(_UNDO[orientation]) if orientation in _UNDO else opened
+            return Picture(stored, stored.size, (0, 0, *stored.size), orientation if exif == "apply" else 1)
+        orientation = _exif_orientation(opened) if exif == "apply" else 1
+    return Picture(opened, size, drafted[1] if drafted else (0, 0, *size), orientation)
+
+
+def _open_file(path: Path) -> BinaryIO:
+    if path.is_dir():
+        raise _broken(path, "it is a directory")
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no such image: {path}") from None
+
+
+_PIXEL_LIMIT_LOCK = threading.Lock()
+
+
+@contextmanager
+def _no_pixel_limit() -> Iterator[int | None]:
+    """Lifts Pillow's process-wide limit on pixels, one thread at a time, and puts it back; yields what it was.
+
+    Files are checked against :data:`MAX_PIXELS` instead, between reading the header and decoding.
+    """
+    with _PIXEL_LIMIT_LOCK:
+        limit = PIL.Image.MAX_IMAGE_PIXELS
+        PIL.Image.MAX_IMAGE_PIXELS = None
+        try:
+            yield limit
+        finally:
+            PIL.Image.MAX_IMAGE_PIXELS = limit
+
+
+@contextmanager
+def _decoder_errors(source: Path | PIL.Image.Image) -> Iterator[None]:
+    """Decoders raise almost anything on broken data; the caller gets an :class:`ImageError` with the path."""
+    try:
+        yield
+    except (ImageError, MemoryError):
+        raise
+    except PIL.UnidentifiedImageError as error:
+        empty = isinstance(source, Path) and source.stat().st_size == 0
+        reason = "the file is empty" if empty else "it is not an image, or damaged, or in a format Pillow does not read"
+        raise _broken(source, reason) from error
+    except Exception as error:
+        raise _broken(source, str(error) or type(error).__name__) from error
+
+
+def _broken(source: str | os.PathLike[str] | PIL.Image.Image, reason: str) -> ImageError:
+    return ImageError(f"cannot read image {name_of(source) or '(a Pillow image)'}: {' '.join(reason.split())}")
+
+
+def _exif_orientation(picture: PIL.Image.Image) -> int:
+    """1 to 8; 1, upright, also where the tag is missing, out of range or in a block that cannot be read."""
+    try:
+        value = picture.getexif().get(ExifTag.Orientation, 1)
+    except Exception:  # parsers of broken blocks raise almost anything
+        return 1
+    return value if value in UPRIGHT else 1
+
+
+# Colour and alpha -----------------------------------------------------------------------------------------------------
+
+
+def _opaque(picture: PIL.Image.Image) -> tuple[PIL.Image.Image | NDArray[np.float32], NDArray[np.bool_] | None]:
+    """A picture as L, RGB, or (1, H, W) float32 in [0, 1], and where it may be used (``None``: everywhere)."""
+    if is_deep(picture):
+        values = np.asarray(picture)  # (H, W)
+        allowed = _valid(picture, values)
+        return _stretch(values, allowed)[None], allowed
+    colour, alpha = colour_and_alpha(picture)
+    if alpha is None:
+        return colour, None
+    grey = PIL.Image.new(colour.mode, colour.size, 128 if colour.mode == "L" else (128, 128, 128))
+    grey.paste(colour, (0, 0), alpha)
+    return grey, _unless_all(np.asarray(alpha) != 0)
+
+
+def is_deep(picture: PIL.Image.Image) -> bool:
+    """Whether pixels are single numbers of more than 8 bits."""
+    return picture.mode in ("I", "F") or picture.mode.startswith("I;16")
+
+
+def _valid(picture: PIL.Image.Image, values: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """Where a deep picture has a finite value other than the one its file calls transparent."""
+    valid = np.isfinite(values) if values.dtype.kind == "f" else None
+    transparent = picture.info.get("transparency")
+    if isinstance(transparent, int):
+        valid = combine(valid, values != transparent)
+    return None if valid is None else _unless_all(valid)
+
+
+def colour_and_alpha(picture: PIL.Image.Image) -> tuple[PIL.Image.Image, PIL.Image.Image | None]:
+    """The colour of a picture of 8 bits, as L or RGB, and its alpha, ``None`` where it is opaque throughout."""
+    grey = picture.mode in ("1", "L", "LA", "La")
+    alpha = None
+    if picture.has_transparency_data:
+        picture = _convert(picture, "LA" if grey else "RGBA")
+        alpha = picture.getchannel("A")
+        if alpha.getextrema() == (255, 255):
+            alpha = None
+    return _convert(picture, "L" if grey else "RGB"), alpha
+
+
+def _convert(picture: PIL.Image.Image, mode: str) -> PIL.Image.Image:
+    return picture if picture.mode == mode else picture.convert(mode)  # Pillow's own copies if there is nothing to do
+
+
+def _stretch(values: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[np.float32]:
+    """Values from their smallest..largest to 0..1; a constant, and what is not valid, to 0.5.
+
+    Args:
+        values: (H, W) or (H, W, C), of any real dtype; the channels share one range.
+        valid: (H, W), or ``None`` if all are.
+    """
+    used = values if valid is None else values[valid]
+    low, high = (float(used.min()), float(used.max())) if used.size else (0.0, 0.0)
+    stretched = np.full(values.shape, 0.5, np.float32)
+    if high > low:
+        for row, out in zip(values, stretched, strict=True):  # by rows: no second full-size copy in float64
+            out[...] = (row.astype(np.float64) - low) / (high - low)
+    if valid is not None:
+        stretched[~valid] = 0.5
+    return stretched
+
+
+def combine(first: NDArray[np.bool_] | None, second: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    """Where both allow keypoints; ``None`` allows them everywhere."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
+
+
+def _unless_all(allowed: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+    return None if allowed.all() else allowed
+
+
+# Arrays ---------------------------------------------------------------------------------------------------------------
+
+
+def _channels_last(tensor: Tensor) -> NDArray[Any]:
+    """A (1 | 3, H, W) tensor as a (H, W, C) array."""
+    if tensor.ndim != 3 or tensor.shape[0] not in (1, 3):
+        raise ValueError(f"an image tensor must have shape (3, H, W) or (1, H, W), got {tuple(tensor.shape)}")
+    if tensor.dtype != torch.uint8 and not tensor.is_floating_point():
+        raise TypeError(f"an image tensor must be uint8, or float in [0, 1], got {tensor.dtype}")
+    tensor = tensor.detach().cpu()
+    return (tensor if tensor.dtype == torch.uint8 else tensor.float()).permute(1, 2, 0).numpy()
+
+
+def _decode_array(values: NDArray[Any]) -> Decoded:
+    if values.ndim == 2:
+        values = values[..., None]
+    if values.ndim != 3 or values.shape[2] not in (1, 3, 4):
+        raise ValueError(
+            f"an image array must have shape (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), got {values.shape}; "
+            "a (3, H, W) image is given as a torch tensor"
+        )
+    size = (values.shape[1], values.shape[0])
+    _check_pixels(size, "image array")
+    pixels: PIL.Image.Image | NDArray[np.float32]
+    if values.dtype == np.uint8:
+        pixels, allowed = _opaque(PIL.Image.fromarray(values[..., 0] if values.shape[2] == 1 else values))
+    elif values.dtype.kind == "f" or (values.dtype.kind == "u" and values.dtype.itemsize == 2):
+        pixels, allowed = _opaque_array(values)
+    else:
+        raise TypeError(f"an image array must be uint8, uint16, or float in [0, 1], got {values.dtype}")
+    return Decoded(pixels, allowed, size, (0, 0, *size))
+
+
+def _opaque_array(values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.bool_] | None]:
+    """A (H, W, 1 | 3 | 4) uint16 or float array as (1 | 3, H, W) in [0, 1], and where it may be used."""
+    if values.dtype.kind == "f":
+        low, high = float(values.min()), float(values.max())
+        if not (low >= -_FLOAT_SLACK and high <= 1 + _FLOAT_SLACK):  # NaN too
+            raise ValueError(
+                f"a float image must lie in [0, 1], got values from {low:g} to {high:g}; divide by its largest "
+                "possible value (255 for 8 bits), or give it as uint8"
+            )
+        values = values.astype(np.float32).clip(0, 1)
+    alpha = values[..., 3] if values.shape[2] == 4 else None
+    colour = values[..., :3] if alpha is not None else values
+    allowed = None if alpha is None else _unless_all(alpha != 0)
+    if values.dtype.kind == "u":
+        colour = _stretch(colour, allowed)
+    if alpha is not None:
+        weight = (alpha / np.float32(1 if alpha.dtype.kind == "f" else 65535)).astype(np.float32)[..., None]
+        colour = colour * weight + 0.5 * (1 - weight)
+    return np.moveaxis(colour, -1, 0), allowed
+
+
+# Size and name --------------------------------------------------------------------------------------------------------
+
+
+def fit(size: Size, max_size: int | None) -> Size:
+    """``size``, shrunk if need be to a longest side of ``max_size``; keeps the aspect as well as whole pixels can."""
+    longest = max(size)
+    if max_size is None or longest <= max_size:
+        return size
+    width, height = (max(1, round(side * max_size / longest)) for side in size)
+    return width, height
+
+
+def _check_pixels(size: Size, name: str) -> None:
+    width, height = size
+    if width * height == 0:
+        raise ImageError(f"{name} has no pixels: its size is {size_text(size)}")
+    if width * height > MAX_PIXELS:
+        raise ImageError(
+            f"{name} is {size_text(size)} = {width * height / 1e6:.0f} megapixels, more than the {MAX_PIXELS // 10**6} "
+            "that are read at once; cut it into tiles or reduce it first"
+        )
+
+
+def size_text(size: Size) -> str:
+    """A size as messages give it."""
+    return f"{size[0]} x {size[1]}"
+
+
+def name_of(source: ImageSource) -> str:
+    """The path of a source, or "" for arrays and tensors."""
+    if isinstance(source, PIL.Image.Image):
+        name = getattr(source, "filename", "")
+        return name if isinstance(name, str) else ""
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""

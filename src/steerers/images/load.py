@@ -1,0 +1,190 @@
+"""Images as models see them: reading, EXIF, resizing that keeps the aspect, masks, tensors.
+
+:func:`load_image` turns a path, a Pillow image, an array or a tensor into an :class:`Image`: a (3, H, W) tensor with
+the map that leads from its pixels back to those of the image as stored. Whatever is done to the picture on the way
+(shrinking, rotating upright), that map tells; nothing else in the package needs to know.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+import PIL.Image
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from steerers.geometry import scaling
+from steerers.images.decode import (
+    MAX_PIXELS,
+    UPRIGHT,
+    Decoded,
+    Exif,
+    ImageError,
+    ImageSource,
+    Size,
+    combine,
+    decode,
+    fit,
+    name_of,
+)
+from steerers.images.masks import read_mask, shrink_mask
+
+__all__ = [
+    "MAX_PIXELS",
+    "Exif",
+    "Image",
+    "ImageError",
+    "ImageSource",
+    "Size",
+    "load_image",
+    "to_grey",
+    "to_uint8",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """An image as a model sees it, and the way back to the image as stored."""
+
+    tensor: Tensor  # (3, H, W) float32 RGB in [0, 1]
+    to_stored: Tensor  # (3, 3) float64, pixels of `tensor` -> stored pixels
+    stored_size: Size  # (width, height) of the stored image
+    mask: Tensor | None  # (H, W) bool, True where keypoints are allowed; None: everywhere
+    name: str  # the path, or "" where there is none
+
+    @property
+    def orientation(self) -> Tensor:
+        """(2, 2) float64 linear part, without scale, of the map from stored pixels to pixels of ``tensor`` (EXIF).
+
+        An exact signed permutation, so that its inverse is its transpose.
+        """
+        return self.to_stored[:2, :2].sign().T
+
+
+def load_image(
+    source: ImageSource, *, max_size: int | None = None, exif: Exif = "ignore", mask: ImageSource | None = None
+) -> Image:
+    """Read an image.
+
+    Grey becomes three equal channels. Pixel values of more than 8 bits (modes I;16, I and F, and uint16 arrays) are
+    stretched linearly from their smallest and largest finite value to [0, 1], because satellites and microscopes use a
+    part of the range; a constant image becomes mid-grey. Transparent pixels (alpha 0) and pixels that are not finite
+    are kept out of the mask, and colour is laid over mid-grey by its alpha. Of several frames the first is read.
+
+    Args:
+        source: a path to any format that Pillow reads; a Pillow image; a (H, W) or (H, W, 1 | 3 | 4) array, RGB(A)
+            uint8, uint16, or float in [0, 1]; a (1 | 3, H, W) tensor, uint8 or float in [0, 1].
+        max_size: the longest side is shrunk to this many pixels if it is longer; the aspect is kept.
+        exif: ``"apply"`` rotates the tensor upright as the EXIF orientation says; ``"ignore"`` takes pixels as stored.
+            Keypoints mapped by ``to_stored`` are stored pixels either way.
+        mask: an image source of the size of the stored image, never rotated by an EXIF tag of its own; keypoints are
+            allowed where any of its channels is not zero. A (H, W) tensor will do too.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ImageError: if a file is not a readable image, or an image is empty or larger than :data:`MAX_PIXELS`.
+        ValueError: if an array, tensor, mask or option has a wrong shape or value.
+        TypeError: if the source or its dtype is not one of the above.
+    """
+    if exif not in get_args(Exif):
+        raise ValueError(f"exif must be 'ignore' or 'apply', got {exif!r}")
+    max_size = _check_max_size(max_size)
+    decoded = decode(source, max_size, exif)
+    allowed = combine(decoded.allowed, None if mask is None else read_mask(mask, decoded.stored_size))
+    size = fit(decoded.stored_size, max_size)
+    linear = UPRIGHT[decoded.orientation]
+    return Image(
+        tensor=_rotation(_to_tensor(_shrink(decoded, size)), linear),
+        to_stored=scaling(size, decoded.stored_size) @ _rotation_back(size, linear),
+        stored_size=decoded.stored_size,
+        mask=None if allowed is None else _rotation(torch.from_numpy(shrink_mask(allowed, size)), linear),
+        name=name_of(source),
+    )
+
+
+def to_uint8(image: Tensor) -> NDArray[np.uint8]:
+    """A (3, H, W) float image in [0, 1] as a (H, W, 3) uint8 array, rounded, for classical features and drawing."""
+    _check_rgb(image)
+    levels = (image.detach().clamp(0, 1) * 255).round().to(torch.uint8)
+    array: NDArray[np.uint8] = levels.permute(1, 2, 0).contiguous().cpu().numpy()
+    return array
+
+
+def to_grey(image: Tensor) -> NDArray[np.uint8]:
+    """A (3, H, W) float image in [0, 1] as (H, W) uint8 luma (ITU-R 601, as OpenCV and Pillow), rounded."""
+    _check_rgb(image)
+    red, green, blue = image.detach().float()
+    luma = 0.299 * red + 0.587 * green + 0.114 * blue
+    array: NDArray[np.uint8] = (luma.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
+    return array
+
+
+# Size and frame -------------------------------------------------------------------------------------------------------
+
+
+def _shrink(decoded: Decoded, size: Size) -> PIL.Image.Image | NDArray[np.float32]:
+    """The pixels at ``size``, antialiased."""
+    pixels = decoded.pixels
+    if size == decoded.stored_size:
+        return pixels
+    if isinstance(pixels, PIL.Image.Image):
+        return _lanczos(pixels, size, decoded.box)
+    planes = [_lanczos(PIL.Image.fromarray(np.ascontiguousarray(plane)), size, decoded.box) for plane in pixels]
+    return np.stack([np.asarray(plane) for plane in planes]).clip(0, 1)  # (C, H, W); Lanczos overshoots
+
+
+def _lanczos(picture: PIL.Image.Image, size: Size, box: tuple[float, float, float, float]) -> PIL.Image.Image:
+    return picture.resize(size, PIL.Image.Resampling.LANCZOS, box=box, reducing_gap=3.0)
+
+
+def _to_tensor(pixels: PIL.Image.Image | NDArray[np.float32]) -> Tensor:
+    """(3, H, W) float32 in [0, 1], written in one pass."""
+    if isinstance(pixels, PIL.Image.Image):
+        levels = np.asarray(pixels)  # (H, W) or (H, W, 3)
+        tensor = torch.empty(3, *levels.shape[:2])
+        np.divide(levels if levels.ndim == 2 else levels.transpose(2, 0, 1), np.float32(255), out=tensor.numpy())
+    else:
+        tensor = torch.empty(3, *pixels.shape[1:])
+        tensor.numpy()[...] = pixels
+    return tensor
+
+
+def _rotation(stored: Tensor, linear: tuple[tuple[int, int], tuple[int, int]]) -> Tensor:
+    """Move the pixels of (..., H, W) by a signed permutation of (x, y)."""
+    rotated = stored if linear[0][0] else stored.transpose(-2, -1)
+    dims = [dim for dim, row in zip((-1, -2), linear, strict=True) if sum(row) < 0]
+    return (rotated.flip(dims) if dims else rotated).contiguous()
+
+
+def _rotation_back(size: Size, linear: tuple[tuple[int, int], tuple[int, int]]) -> Tensor:
+    """The (3, 3) map from the pixels that :func:`_rotation` makes of an image of ``size`` to its own, exact."""
+    back = torch.tensor(linear, dtype=torch.float64).T
+    transform = torch.eye(3, dtype=torch.float64)
+    transform[:2, :2] = back
+    for axis, row in enumerate(back):
+        transform[axis, 2] = size[axis] - 1 if float(row.sum()) < 0 else 0
+    return transform
+
+
+# Checks ---------------------------------------------------------------------------------------------------------------
+
+
+def _check_max_size(max_size: int | None) -> int | None:
+    if max_size is None:
+        return None
+    try:
+        value = operator.index(max_size)
+    except TypeError:
+        raise TypeError(f"max_size must be a whole number of pixels or None, got {max_size!r}") from None
+    if value < 1:
+        raise ValueError(f"max_size must be at least 1 pixel, got {value}")
+    return value
+
+
+def _check_rgb(image: Tensor) -> None:
+    if image.ndim != 3 or image.shape[0] != 3 or not image.is_floating_point():
+        raise ValueError(f"image must be a (3, H, W) float tensor, got {tuple(image.shape)} {image.dtype}")

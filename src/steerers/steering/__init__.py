@@ -1,0 +1,1 @@
+"""Steerers and the representations that they are made of."""

@@ -1,0 +1,94 @@
+"""For your own descriptor: does a steerer steer it?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from steerers.features import Keypoints
+from steerers.geometry import rotate_image, transform_points
+from steerers.steering.steerer import Steerer
+
+Describe = Callable[[Tensor, Tensor], Tensor]
+
+
+def describe_rotated(
+    describe: Callable[[Tensor, Keypoints], Tensor],
+    image: Tensor,
+    keypoints: Keypoints,
+    angle: float,
+    *,
+    fill: float = 0.0,
+) -> Tensor:
+    """(N, D) descriptions of the same keypoints after the image has rotated counter-clockwise by ``angle`` radians.
+
+    Args:
+        describe: as :meth:`steerers.models.base.Descriptor.describe`.
+        image: (C, H, W); it rotates onto a canvas that holds all of it, and what that adds is ``fill``. Quarter turns
+            are exact, others are sampled bilinearly.
+        keypoints: in pixels of the upright image; positions and orientations rotate with it.
+    """
+    if angle == 0.0:
+        return describe(image, keypoints)
+    rotated, transform = rotate_image(image, angle, fill)
+    orientations = None if keypoints.orientations is None else keypoints.orientations + angle
+    moved = replace(keypoints, xy=transform_points(transform, keypoints.xy), orientations=orientations)
+    return describe(rotated.contiguous(), moved)
+
+
+def equivariance(describe: Describe, steerer: Steerer, image: Tensor, keypoints: Tensor, angle: float) -> Tensor:
+    """Cosines of steered with recomputed descriptions when an image rotates counter-clockwise by ``angle`` radians.
+
+    Args:
+        describe: maps a (C, H, W) image and (N, 2) keypoints in its pixels to (N, D) descriptions.
+        image: (C, H, W); quarter turns are exact, others are sampled bilinearly onto a canvas that holds the image.
+        keypoints: (N, 2) pixels.
+
+    Returns:
+        (N,) cosines; 1 where ``steer(d(I), angle)`` is the direction of ``d(I rotated)``.
+    """
+    steered = steerer.steer(describe(image, keypoints), angle)
+    points = Keypoints(keypoints, keypoints.new_ones(len(keypoints)))
+    recomputed = describe_rotated(lambda image, moved: describe(image, moved.xy), image, points, angle)
+    return F.cosine_similarity(steered, recomputed.to(steered), dim=-1)
+
+
+def assert_equivariant(
+    describe: Describe,
+    steerer: Steerer,
+    image: Tensor,
+    keypoints: Tensor,
+    *,
+    angles: Sequence[float] | None = None,
+    min_cosine: float = 0.99,
+) -> None:
+    """Check that ``steerer`` steers the descriptor ``describe``, to be called from a test.
+
+    Args:
+        describe: maps a (C, H, W) image and (N, 2) keypoints in its pixels to (N, D) descriptions.
+        angles: rotations in radians; by default those of C_n, or every 30 degrees for SO(2).
+        min_cosine: least mean cosine of steered with recomputed descriptions at every angle.
+
+    Raises:
+        AssertionError: naming the worst angle and its mean cosine.
+    """
+    if angles is not None and len(angles) == 0:
+        raise ValueError("assert_equivariant needs at least one angle: with none there is nothing to check")
+    if len(keypoints) == 0:
+        raise ValueError("assert_equivariant needs at least one keypoint: with none there is nothing to check")
+    if angles is None:
+        rotations = steerer.discretised(12).group.angles() if steerer.group.continuous else steerer.group.angles()
+        angles = [float(rotation) for rotation in rotations]
+    with torch.no_grad():
+        means = [float(equivariance(describe, steerer, image, keypoints, angle).mean()) for angle in angles]
+    worst = min(range(len(means)), key=lambda k: -math.inf if math.isnan(means[k]) else means[k])
+    if not means[worst] >= min_cosine:
+        raise AssertionError(
+            f"the steerer does not steer this descriptor: at a rotation of {math.degrees(angles[worst]):g} degrees the "
+            f"mean cosine of steered with recomputed descriptions is {means[worst]:.4f}, less than {min_cosine}"
+        )

@@ -1,0 +1,259 @@
+"""From a configuration to what is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from steerers._weights import load_into, load_state
+from steerers.datasets.rng import generator_of
+from steerers.features import Keypoints
+from steerers.models import registry, zoo
+from steerers.models.base import Descriptor, Detector
+from steerers.models.compact import Compact
+from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
+from steerers.models.downloads import WeightFile, fetch, find
+from steerers.steering.representations import Group
+from steerers.steering.steerer import Steerer
+from steerers.training.config import ModelConfig, SteererConfig, TrainConfig
+from steerers.training.objectives import DescriptorObjective, DetectorObjective, JointObjective, Objective
+from steerers.training.sources import needs_detections
+
+VGG = "vgg"
+_STEERER, _NETWORK = 31, 32  # streams of the run's seed
+_EXPORTED = ("network.", "descriptor.", "detector.")  # before the names of weights in the file of a run
+_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def build_objective(config: TrainConfig, *, pretrained: bool = True) -> Objective:
+    """The networks, the steerer and the loss of a configuration; the same seed gives the same start.
+
+    Args:
+        pretrained: read the weights; without, nothing is read and no keypoint is found, to look at the networks alone.
+    """
+    _check_data(config)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(generator_of(config.seed, _NETWORK).initial_seed())
+        network = build_network(config.model, config.precision, pretrained=pretrained)
+    objective = _objective(config, network, pretrained)
+    names = [f"{prefix}.{name}" for prefix, part in objective.networks().items() for name, _ in part.named_parameters()]
+    for prefix in config.optimiser.learning_rates:
+        if not any(name.startswith(prefix) for name in names):
+            raise ValueError(
+                f"optimiser.learning_rates: nothing that is trained begins with {prefix!r}; there are "
+                f"{', '.join(sorted({_beginning(name) for name in names}))}"
+            )
+    return objective
+
+
+def _objective(config: TrainConfig, network: Detector | Descriptor, pretrained: bool) -> Objective:
+    if config.setting == "detector":
+        if not isinstance(network, Detector):
+            raise ValueError(f"setting 'detector' trains a detector, not model.kind {config.model.kind!r}")
+        return DetectorObjective(network, config.keypoints)
+    if not isinstance(network, Descriptor):
+        raise ValueError(f"setting {config.setting!r} trains a descriptor, not model.kind {config.model.kind!r}")
+    steerer = build_steerer(config.steerer, network.dim, config.seed)
+    _check_rotations(config, steerer)
+    if config.setting == "joint":
+        if not isinstance(network, Compact) or steerer is None:
+            raise ValueError("setting 'joint' needs model.kind 'compact' and a steerer")
+        return JointObjective(network, steerer, config.matching, config.keypoints)
+    detector = build_detector(config.model) if pretrained else NoDetector(config.model)
+    return DescriptorObjective(network, steerer, detector, config.setting, config.matching)
+
+
+def _check_data(config: TrainConfig) -> None:
+    """Refuse data that the networks cannot be trained on."""
+    if config.model.kind == "dedode-g" and config.data.views.size % PATCH:
+        raise ValueError(
+            f"model.kind 'dedode-g' needs views of a multiple of {PATCH} pixels, got data.views.size "
+            f"{config.data.views.size}; the original is 560"
+        )
+    if needs_detections(config) and config.data.source == "folder":
+        raise ValueError("keypoints.prior 'sfm' needs points of a reconstruction, which photographs do not have")
+
+
+def _check_rotations(config: TrainConfig, steerer: Steerer | None) -> None:
+    """Refuse rotations that the steerer does not have."""
+    rotations = config.data.rotations
+    order = None if steerer is None else steerer.group.order
+    if order is not None and (rotations == "SO2" or (rotations == "C4" and order % 4)):
+        raise ValueError(f"steerer.group C{order} does not have all the rotations of data.rotations {rotations!r}")
+
+
+def _beginning(name: str) -> str:
+    return ".".join(name.split(".")[:2])
+
+
+# Networks -------------------------------------------------------------------------------------------------------------
+
+
+def build_network(config: ModelConfig, precision: str = "float32", *, pretrained: bool = True) -> Detector | Descriptor:
+    """The network that is trained, with the weights it starts from.
+
+    Args:
+        precision: of DeDoDe's convolutions, which choose it themselves; others follow the loop's.
+        pretrained: read the weights.
+    """
+    dtype = _PRECISIONS[precision]
+    if config.kind == "compact":
+        network: Detector | Descriptor = Compact(config.compact)
+    elif config.kind == "dedode-detector-l":
+        network = DedodeDetector("L", dtype=dtype)
+    elif config.kind == "dedode-g":
+        backbone = registry.load_dinov2(_backbone(config)) if pretrained else None
+        network = DedodeDescriptor("G", backbone=backbone, dtype=dtype)
+    else:
+        network = DedodeDescriptor("B", dtype=dtype)
+    if config.weights == VGG and config.kind == "compact":
+        raise ValueError("model.weights 'vgg' is for DeDoDe's networks, not for model.kind 'compact'")
+    if pretrained and config.weights == VGG:
+        registry.load_vgg(network, fetch(registry.VGG19_BN))
+    elif pretrained and config.weights:
+        load_weights(network, _locate(config.weights), f"model.kind {config.kind!r}")
+    return network
+
+
+def _backbone(config: ModelConfig) -> Path:
+    return Path(config.backbone_weights) if config.backbone_weights else fetch(registry.DINOV2)
+
+
+def load_weights(network: nn.Module, path: Path, title: str) -> None:
+    """Give a network the weights of a file: those alone, or a run's ``model.safetensors``.
+
+    Raises:
+        WeightsError: if the file cannot be read, or holds other names or shapes than the network.
+    """
+    state = load_state(path)
+    for prefix in _EXPORTED:
+        if any(name.startswith(prefix) for name in state):
+            state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+            break
+    load_into(network, state, path, title)
+
+
+def _locate(weights: str) -> Path:
+    """The file that ``model.weights`` names: one of this machine, or a published one by its name."""
+    file = published(weights)
+    return Path(weights) if file is None else fetch(file)
+
+
+def published(weights: str) -> WeightFile | None:
+    """The published file that ``model.weights`` names; ``None`` if it is a path.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    if Path(weights).is_file():
+        return None
+    descriptors = [entry.descriptor for entry in zoo.ZOO.values() if entry.name.startswith("dedode")]
+    parts = [*descriptors, *(entry.part for entry in zoo.DETECTORS.values())]
+    files = {file.name: file for part in parts for file in part.weights if file is not registry.DINOV2}
+    files[VGG] = registry.VGG19_BN
+    if weights in files:
+        return files[weights]
+    if Path(weights).name == weights:
+        raise ValueError(
+            f"model.weights {weights!r}: there is no such file here, and none is published under that name; published "
+            f"are {', '.join(sorted(files))}"
+        )
+    return None
+
+
+def needed_weights(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    """The files that a configuration reads: names or paths, and ``here``, ``to be downloaded`` or ``missing``."""
+    file = published(config.weights) if config.weights else None
+    files = [] if file is None else [file]
+    paths = [config.weights if file is None else "", config.backbone_weights, config.detector_weights]
+    if config.kind == "dedode-g" and not config.backbone_weights:
+        files.append(registry.DINOV2)
+    if config.detector and not config.detector_weights:
+        files += _detector_files(config.detector)
+    for file in files:
+        elsewhere = "to be downloaded" if file.urls else "missing"
+        yield file.name, elsewhere if find(file, check=False) is None else "here"
+    for path in filter(None, paths):
+        yield path, "here" if Path(path).is_file() else "missing"
+
+
+def _detector_files(name: str) -> Sequence[WeightFile]:
+    return zoo.DETECTORS[name].part.weights if name in zoo.DETECTORS else zoo.find(name).weights
+
+
+# Detectors ------------------------------------------------------------------------------------------------------------
+
+
+class NoDetector(Detector):
+    """Stands for a detector whose weights are not read; it finds nothing."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        _check_detector(config)
+
+    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+        raise NotImplementedError("this objective was built without weights, to look at it")
+
+
+def build_detector(config: ModelConfig) -> Detector:
+    """The frozen detector whose keypoints a descriptor is trained at."""
+    _check_detector(config)
+    weights = (config.detector_weights,) if config.detector_weights else ()
+    if config.detector not in zoo.DETECTORS:
+        return cast("Detector", zoo.build(config.detector, weights=weights).extractor)
+    if not weights:
+        return zoo.build_detector(config.detector)
+    detector = DedodeDetector("L")
+    load_weights(detector, Path(config.detector_weights), "DeDoDe detector L")
+    return detector
+
+
+def _check_detector(config: ModelConfig) -> None:
+    if not config.detector:
+        raise ValueError("a descriptor needs keypoints: set model.detector, for example to 'dedode-l-so2' or 'sift'")
+    if config.detector not in zoo.DETECTORS:
+        try:
+            zoo.find(config.detector)
+        except ValueError as error:
+            raise ValueError(f"model.detector: {error}, or a detector: {', '.join(zoo.DETECTORS)}") from error
+
+
+# Steerers -------------------------------------------------------------------------------------------------------------
+
+
+def build_steerer(config: SteererConfig, dim: int, seed: int) -> Steerer | None:
+    """The steerer at the start of a run."""
+    group = Group.parse(config.group)
+    if config.kind == "none":
+        return None
+    if config.kind == "inv":
+        return Steerer.inv(dim, group, learnable=config.learn)
+    if config.kind == "freq1":
+        return Steerer.freq1(dim, group, learnable=config.learn)
+    if config.kind == "perm":
+        return Steerer.perm(dim, group, learnable=config.learn)
+    if config.kind == "spread":
+        if not group.continuous:
+            raise ValueError(f"steerer.kind 'spread' is for SO2, not {group}; for C_n use 'perm'")
+        return Steerer.spread(dim, config.max_frequency, learnable=config.learn)
+    if config.kind == "random":
+        return Steerer.random(dim, group, generator=generator_of(seed, _STEERER), learnable=config.learn)
+    if Path(config.kind).suffix == ".safetensors":
+        return _load_steerer(Path(config.kind), group, dim, config.learn)
+    raise ValueError(f"steerer.kind must be inv, freq1, perm, spread, random, none or a file, got {config.kind!r}")
+
+
+def _load_steerer(path: Path, group: Group, dim: int, learn: bool) -> Steerer:
+    steerer = Steerer.load(path)
+    if steerer.group != group or steerer.dim != dim:
+        raise ValueError(
+            f"{path}: a steerer of {steerer.group} for descriptions of length {steerer.dim}, but steerer.group is "
+            f"{group} and descriptions have length {dim}"
+        )
+    if steerer.learnable == learn:
+        return steerer
+    return Steerer.from_matrix(steerer.generator().float(), group, learnable=learn)

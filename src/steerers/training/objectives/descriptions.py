@@ -1,0 +1,232 @@
+"""The paper's objective: descriptions of true matches are alike once the second is steered to the first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from steerers.datasets.pairs import PairBatch, correspondences
+from steerers.features import Keypoints
+from steerers.models.base import Descriptor, Detector
+from steerers.models.compact import Compact
+from steerers.models.dedode import DedodeDescriptor
+from steerers.models.sampling import sample_descriptions
+from steerers.steering.steerer import Steerer
+from steerers.training.objectives import losses
+from steerers.training.objectives.terms import Measures, Objective, Real, Term, Terms
+
+Setting = Literal["A", "B", "C"]
+
+
+@dataclass(frozen=True)
+class MatchingOptions:
+    """The descriptor's objective.
+
+    Attributes:
+        num_keypoints: of each view.
+        radius: in pixels, how near two keypoints are that correspond.
+        inverse_temperature: of the dual softmax.
+        prototype: train the prototype of ``prototype-procrustes`` (a Freq1 steerer) instead of steering by the
+            known rotation: both descriptions are aligned to it.
+    """
+
+    num_keypoints: int = 5000
+    radius: float = 2.56
+    inverse_temperature: float = 20.0
+    prototype: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("num_keypoints", "radius", "inverse_temperature"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+
+
+class Matcher(nn.Module):
+    """Steering and comparing: what every objective with descriptions shares. It computes in float32 at least."""
+
+    def __init__(self, steerer: Steerer | None, options: MatchingOptions) -> None:
+        super().__init__()
+        self.steerer, self.options = steerer, options
+        self.prototype: nn.Parameter | None = None
+        if options.prototype:
+            if steerer is None or not _rotations_with_the_image(steerer):
+                raise ValueError("a prototype is for a fixed Freq1 steerer: set steerer.kind to 'freq1'")
+            self.prototype = nn.Parameter((torch.arange(steerer.dim) % 2 == 0).float())
+            self.rotating = Steerer.freq1(steerer.dim)  # by any angle, also where the steerer is of C_n
+
+    def networks(self) -> dict[str, nn.Module]:
+        """What is trained of it; see :meth:`Objective.networks`."""
+        trained: dict[str, nn.Module] = {}
+        if self.steerer is not None and self.steerer.learnable:
+            trained["steerer"] = self.steerer
+        if self.prototype is not None:
+            trained["prototype"] = _Holder(self.prototype)
+        return trained
+
+    def aligned(self, first: Tensor, second: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
+        """Unit (B, N, D) and (B, M, D) descriptions that may be compared, from those of views (B,) ``angles`` apart."""
+        if self.prototype is not None:
+            return self._to_prototype(first, self.prototype), self._to_prototype(second, self.prototype)
+        if self.steerer is not None:
+            second = self.steerer.steer(second, angles[:, None])
+        return F.normalize(first, dim=2), F.normalize(second, dim=2)
+
+    def _to_prototype(self, descriptions: Tensor, prototype: Tensor) -> Tensor:
+        """Each description rotated to where it is most like the prototype.
+
+        It is what the strategy ``prototype-procrustes`` does, which works in place and so has no gradient. Of frequency
+        1, a rotation by t is ``cos(t) d + sin(t) q`` with the quarter turn q of d, and most like it at the angle of
+        ``(<d, prototype>, <q, prototype>)``.
+        """
+        quarter = self.rotating.steer(descriptions, math.pi / 2)
+        likeness = torch.stack([descriptions, quarter], dim=-2) @ prototype.to(descriptions)  # (B, N, 2)
+        cosine, sine = F.normalize(likeness, dim=-1).split(1, dim=-1)
+        return F.normalize(cosine * descriptions + sine * quarter, dim=-1)
+
+    def term(self, first: Tensor, second: Tensor, batch: PairBatch, matches: Tensor, real: Real) -> Term:
+        """The negative log-likelihood of the true matches."""
+        return self.terms(first, second, batch, matches, real)[0]
+
+    def terms(
+        self, first: Tensor, second: Tensor, batch: PairBatch, matches: Tensor, real: Real
+    ) -> tuple[Term, Tensor]:
+        """The negative log-likelihood of the true matches, and the (K,) probability of each, without gradient."""
+        with torch.autocast(first.device.type, enabled=False):
+            unit0, unit1 = self.aligned(first.float(), second.float(), batch.angles)
+            each = losses.matching_nll(unit0, unit1, matches, self.options.inverse_temperature, *real)
+            nothing = 0.0 * (unit0.sum() + unit1.sum())  # keeps every parameter in the graph where nothing matches
+            return Term(each.sum() + nothing, each.new_full((), len(each))), each.detach().neg().exp()
+
+    @torch.no_grad()
+    def measure(self, first: Tensor, second: Tensor, batch: PairBatch, matches: Tensor, real: Real) -> Measures:
+        """Likelihood and accuracy of the true matches."""
+        count = float(len(matches))
+        with torch.autocast(first.device.type, enabled=False):
+            unit0, unit1 = self.aligned(first.float(), second.float(), batch.angles)
+            each = losses.matching_nll(unit0, unit1, matches, self.options.inverse_temperature, *real)
+            accuracy = losses.matching_accuracy(unit0, unit1, matches, *real) if count else 0.0
+        return {"nll": (float(each.sum()), count), "accuracy": (accuracy * count, count)}
+
+
+def _rotations_with_the_image(steerer: Steerer) -> bool:
+    """Whether it is a fixed steerer of frequency 1 alone, in pairs of coordinates."""
+    representation = steerer.representation
+    return representation is not None and steerer.group.order != 2 and {f for _, f in representation.terms} == {1}
+
+
+class _Holder(nn.Module):
+    """A parameter that is not of a module of its own."""
+
+    def __init__(self, parameter: nn.Parameter) -> None:
+        super().__init__()
+        self.prototype = parameter
+
+
+class DescriptorObjective(Objective):
+    """The paper's objective (6) over keypoints of a frozen detector.
+
+    Setting A freezes the descriptor (in evaluation mode) and trains the steerer; B trains both; C trains the descriptor
+    for a fixed steerer, or for none: with both views rotated alike, that is the model with the dagger (appendix B.1).
+    """
+
+    def __init__(
+        self,
+        descriptor: Descriptor,
+        steerer: Steerer | None,
+        detector: Detector,
+        setting: Setting,
+        options: MatchingOptions | None = None,
+    ) -> None:
+        super().__init__()
+        self.options, self.setting = options or MatchingOptions(), setting
+        if (steerer is not None and steerer.learnable) != (setting in ("A", "B")) and not self.options.prototype:
+            raise ValueError(f"setting {setting} {'needs a' if setting != 'C' else 'takes no'} learnable steerer")
+        self.descriptor, self.steerer = descriptor, steerer
+        self.detector = _Frozen(detector)
+        self.matcher = Matcher(steerer, self.options)
+        if setting == "A":
+            descriptor.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.setting == "A":
+            self.descriptor.eval()
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self.detector.module._apply(fn, recurse)  # type: ignore[no-untyped-call]  # so that to(device) takes the detector along
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
+
+    def networks(self) -> Mapping[str, nn.Module]:
+        descriptor = {} if self.setting == "A" else {"descriptor": self.descriptor}
+        return {**descriptor, **self.matcher.networks()}
+
+    def forward(self, batch: PairBatch, progress: float) -> Terms:
+        first, second, matches, real = self._describe(batch)
+        return {"nll": self.matcher.term(first, second, batch, matches, real)}
+
+    @torch.no_grad()
+    def measure(self, batch: PairBatch) -> Measures:
+        first, second, matches, real = self._describe(batch)
+        return self.matcher.measure(first, second, batch, matches, real)
+
+    def _describe(self, batch: PairBatch) -> tuple[Tensor, Tensor, Tensor, Real]:
+        """Both views go through the network at once, as in the original: its batch statistics are those of both."""
+        images, masks = torch.cat([batch.images0, batch.images1]), torch.cat([batch.masks0, batch.masks1])
+        found, real = detect_batch(self.detector.module, images, self.options.num_keypoints, masks)
+        (found0, found1), (filled0, filled1) = found.chunk(2), real.chunk(2)
+        xy0, real0 = with_anchors(found0, filled0, batch, 0)
+        xy1, real1 = with_anchors(found1, filled1, batch, 1)
+        matches = correspondences(xy0, xy1, batch.warp, self.options.radius, real0, real1)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.setting != "A"):
+            first, second = describe_batch(self.descriptor, images, torch.cat([xy0, xy1])).chunk(2)
+        return first, second, matches, (real0, real1)
+
+
+class _Frozen:
+    """Keeps a module out of ``parameters()``, ``state_dict()`` and the modes of training."""
+
+    def __init__(self, module: Detector) -> None:
+        self.module = module.eval().requires_grad_(False)
+
+
+def describe_batch(descriptor: Descriptor, images: Tensor, xy: Tensor) -> Tensor:
+    """(B, N, D) descriptions of (B, N, 2) pixels of (B, 3, H, W) images, by any descriptor."""
+    if isinstance(descriptor, Compact):
+        return descriptor.describe_at(descriptor(images), xy)
+    if isinstance(descriptor, DedodeDescriptor):
+        return sample_descriptions(descriptor.description_map(images), xy)
+    return torch.stack(
+        [
+            descriptor.describe(image, Keypoints(points, torch.ones(len(points)).to(points)))
+            for image, points in zip(images, xy, strict=True)
+        ]
+    )
+
+
+@torch.no_grad()
+def detect_batch(detector: Detector, images: Tensor, count: int, masks: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, N, 2) keypoints of a frozen detector, and (B, N) bool which of them are real; not in half precision."""
+    with torch.autocast(images.device.type, enabled=False):
+        found = [
+            detector.detect(image, num_keypoints=count, mask=mask).xy for image, mask in zip(images, masks, strict=True)
+        ]
+    longest = max(1, *(len(xy) for xy in found))
+    padded = torch.stack([F.pad(xy.float().clone(), (0, 0, 0, longest - len(xy))) for xy in found])
+    lengths = torch.tensor([len(xy) for xy in found], device=padded.device)
+    return padded, torch.arange(longest, device=padded.device) < lengths[:, None]
+
+
+def with_anchors(xy: Tensor, real: Tensor, batch: PairBatch, side: int) -> tuple[Tensor, Tensor]:
+    """Keypoints and the points that are known to correspond, where the data has such."""
+    if batch.anchors is None:
+        return xy, real
+    anchors = batch.anchors[side].to(xy)
+    known = anchors.isfinite().all(dim=2)
+    return torch.cat([xy, anchors.nan_to_num()], dim=1), torch.cat([real, known], dim=1)

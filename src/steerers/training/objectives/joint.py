@@ -1,0 +1,144 @@
+"""Keypoints and descriptions of one network, trained together: for the embedded model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from steerers.datasets.pairs import PairBatch, correspondences
+from steerers.models.compact import Compact, FeatureMaps
+from steerers.models.sampling import sample_batch
+from steerers.steering.steerer import Steerer
+from steerers.training.objectives.descriptions import Matcher, MatchingOptions, with_anchors
+from steerers.training.objectives.keypoints import (
+    KeypointOptions,
+    keypoint_terms,
+    repeatability,
+    reprojection_terms,
+    without_margin,
+)
+from steerers.training.objectives.losses import look_up
+from steerers.training.objectives.terms import Measures, Objective, Real, Term, Terms
+
+
+class JointObjective(Objective):
+    """Keypoints and descriptions of one network: descriptions are trained at the network's own keypoints.
+
+    A quarter of each view's keypoints is also looked for at the true place in the other view, unless it is repeated
+    there, so that there are true matches from the first step on.
+    """
+
+    def __init__(
+        self,
+        network: Compact,
+        steerer: Steerer,
+        matching: MatchingOptions | None = None,
+        keypoints: KeypointOptions | None = None,
+    ) -> None:
+        super().__init__()
+        self.network, self.steerer = network, steerer
+        self.matching = matching or MatchingOptions(num_keypoints=512, radius=3.0)
+        self.keypoints = keypoints or KeypointOptions()
+        self.matcher = Matcher(steerer, self.matching)
+
+    def networks(self) -> Mapping[str, nn.Module]:
+        return {"network": self.network, **self.matcher.networks()}
+
+    def forward(self, batch: PairBatch, progress: float) -> Terms:
+        batch = without_margin(batch, self.keypoints.margin)
+        maps = self.network(torch.cat([batch.images0, batch.images1]))
+        with torch.autocast(maps.logits.device.type, enabled=False):
+            logits0, logits1 = maps.logits.chunk(2)
+            xy0, xy1, (real0, real1) = self._detect(maps, batch)
+            terms: Terms = {}
+            if batch.dense:
+                terms = keypoint_terms(logits0, logits1, batch, self.keypoints, progress)
+                if self.keypoints.reprojection > 0:
+                    terms |= reprojection_terms(xy0, xy1, batch, (real0, real1), self.keypoints)
+            first, second, matches, real = self._describe(maps, xy0.detach(), xy1.detach(), (real0, real1), batch, True)
+            terms["nll"], probabilities = self.matcher.terms(first, second, batch, matches, real)
+            if self.keypoints.reliability > 0:
+                found = (xy0.detach(), xy1.detach())
+                terms["reliability"] = _reward(logits0, logits1, found, matches, probabilities, self.keypoints)
+        return terms
+
+    @torch.no_grad()
+    def measure(self, batch: PairBatch) -> Measures:
+        batch = without_margin(batch, self.keypoints.margin)
+        maps = self.network(torch.cat([batch.images0, batch.images1]))
+        with torch.autocast(maps.logits.device.type, enabled=False):
+            xy0, xy1, found = self._detect(maps, batch)
+            first, second, matches, real = self._describe(maps, xy0, xy1, found, batch, False)
+            measures = self.matcher.measure(first, second, batch, matches, real)
+            measures["repeatability"] = repeatability(xy0, xy1, batch, found, self.matching.radius)
+        return measures
+
+    def _detect(self, maps: FeatureMaps, batch: PairBatch) -> tuple[Tensor, Tensor, Real]:
+        """(B, N, 2) keypoints of the first and of the second views, and which of them are real."""
+        masks = torch.cat([batch.masks0, batch.masks1])
+        xy, real = sample_batch(maps.logits, self.matching.num_keypoints, masks, self.network.sampling)
+        (xy0, xy1), (real0, real1) = xy.chunk(2), real.chunk(2)
+        return xy0, xy1, (real0, real1)
+
+    def _describe(
+        self, maps: FeatureMaps, xy0: Tensor, xy1: Tensor, real: Real, batch: PairBatch, extra: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Real]:
+        real0, real1 = real
+        if extra and batch.dense:
+            (xy0, real0), (xy1, real1) = _exchange(xy0, real0, xy1, real1, batch, self.matching.radius)
+        if extra or not batch.dense:
+            xy0, real0 = with_anchors(xy0, real0, batch, 0)
+            xy1, real1 = with_anchors(xy1, real1, batch, 1)
+        matches = correspondences(xy0, xy1, batch.warp, self.matching.radius, real0, real1)
+        descriptions = self.network.describe_at(maps, torch.cat([xy0, xy1]))
+        first, second = descriptions.chunk(2)
+        return first, second, matches, (real0, real1)
+
+
+def _reward(
+    logits0: Tensor,
+    logits1: Tensor,
+    found: tuple[Tensor, Tensor],
+    matches: Tensor,
+    probabilities: Tensor,
+    options: KeypointOptions,
+) -> Term:
+    """Make keypoints likelier whose match is likelier than the mean, and the others less likely.
+
+    Args:
+        found: (B, N, 2) keypoints of both views; matches with anything beyond them, which is no keypoint, do not count.
+        probabilities: (K,) of the matches.
+    """
+    pair, i, j = matches.unbind(dim=1)
+    detected = (i < found[0].shape[1]) & (j < found[1].shape[1])
+    mean = (probabilities * detected).sum() / detected.sum().clamp(min=1)
+    gain = torch.where(detected, probabilities - mean, 0.0)  # (K,)
+    total = 0.0 * (logits0.sum() + logits1.sum())
+    for logits, xy, index in ((logits0, found[0], i), (logits1, found[1], j)):
+        log = logits - logits.flatten(1).logsumexp(dim=1).view(-1, 1, 1)
+        total = total - (gain * look_up(log, xy)[pair, index.clamp(max=xy.shape[1] - 1)]).sum()
+    return Term(total, detected.sum().to(total), options.reliability)
+
+
+def _exchange(
+    xy0: Tensor, real0: Tensor, xy1: Tensor, real1: Tensor, batch: PairBatch, radius: float
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Every fourth keypoint of each view also at its true place in the other, unless it is repeated there already.
+
+    Beside a keypoint within ``radius``, the copy would be the nearer match and make the keypoint a false one.
+    """
+    there, seen0 = batch.warp.forward(xy0[:, ::4])
+    here, seen1 = batch.warp.backward(xy1[:, ::4])
+    new0 = seen1 & real1[:, ::4] & ~_near(here, xy0, real0, radius)
+    new1 = seen0 & real0[:, ::4] & ~_near(there, xy1, real1, radius)
+    first = torch.cat([xy0, here.nan_to_num()], dim=1), torch.cat([real0, new0], dim=1)
+    second = torch.cat([xy1, there.nan_to_num()], dim=1), torch.cat([real1, new1], dim=1)
+    return first, second
+
+
+def _near(places: Tensor, xy: Tensor, real: Tensor, radius: float) -> Tensor:
+    """(B, N) bool: which of (B, N, 2) places have a real one of (B, M, 2) keypoints within the radius."""
+    distances = torch.cdist(places.nan_to_num().double(), xy.double())  # (B, N, M)
+    return ((distances < radius) & real[:, None]).any(dim=2)

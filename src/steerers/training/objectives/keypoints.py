@@ -1,0 +1,254 @@
+"""Rotation-consistent keypoints without a descriptor: both views choose together what the keypoints are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from steerers.datasets.pairs import PairBatch, correspondences, covered
+from steerers.models.base import Detector
+from steerers.models.compact import Compact
+from steerers.models.dedode import DedodeDetector
+from steerers.models.sampling import KeypointSampling, sample_batch
+from steerers.training.objectives import losses
+from steerers.training.objectives.terms import Measures, Objective, Real, Term, Terms
+
+
+@dataclass(frozen=True)
+class KeypointOptions:
+    """The detector's objective.
+
+    Both views' log-probabilities and a prior are added; their best pixels are the targets, whose cross entropy in both
+    views is minimised. With the prior ``sfm`` (points of the reconstruction, which stay), ``suppress=1`` and a
+    matchability this is DeDoDe's objective (Edstedt et al., 3DV 2024). With ``corners`` (Shi and Tomasi's, which fade)
+    and ``suppress`` it needs nothing but photographs: DeDoDe v2's suppressed targets (Edstedt et al., CVPRW 2024)
+    bootstrapped by corners, with the reprojection of sub-pixel keypoints as in ALIKE (Zhao et al., 2022).
+
+    Attributes:
+        area: pixels of the common part for each target.
+        most: targets a pair.
+        suppress: side of the window in which only the best pixel may be a target.
+        prior_weight: of the prior's logarithm (corners) or value (sfm).
+        prior_until: share of the run after which ``corners`` has faded.
+        reprojection: weight of the distance between keypoints that should be one.
+        matchability: weight of DeDoDe's second term: keypoints are spread as the common part is.
+        reliability: weight of the reward of keypoints whose descriptions match well, where both are trained together:
+            the probability of the match less its mean, as in DISK (Tyszkiewicz et al., 2020).
+        margin: pixels from the edge of a photograph within which nothing is a keypoint: that both views show the edge
+            makes it repeatable, but it is not part of the scene.
+    """
+
+    area: float = 220.0
+    most: int = 512
+    suppress: int = 5
+    prior: Literal["corners", "sfm", "none"] = "corners"
+    prior_weight: float = 1.0
+    prior_until: float = 0.4
+    reprojection: float = 0.2
+    matchability: float = 0.0
+    reliability: float = 0.0
+    margin: int = 0
+    num_keypoints: int = 512
+    radius: float = 3.0
+
+    def __post_init__(self) -> None:
+        if self.prior not in ("corners", "sfm", "none"):
+            raise ValueError(f"prior must be corners, sfm or none, got {self.prior!r}")
+        if self.suppress < 1 or self.suppress % 2 == 0:
+            raise ValueError(f"suppress must be odd and positive (1 is off), got {self.suppress}")
+        if min(self.area, self.most, self.num_keypoints, self.radius) <= 0:
+            raise ValueError("area, most, num_keypoints and radius must be positive")
+        if self.margin < 0:
+            raise ValueError(f"margin must not be negative, got {self.margin}")
+        for name in ("prior_weight", "reprojection", "matchability", "reliability"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is a weight and must not be negative, got {getattr(self, name)}")
+
+
+def logits_of(network: nn.Module, images: Tensor) -> Tensor:
+    """(B, H, W) logits of keypoints."""
+    if isinstance(network, DedodeDetector):
+        return network.logits(images)[:, 0]
+    if isinstance(network, Compact):
+        logits: Tensor = network(images).logits
+        return logits
+    raise TypeError(f"no detector that can be trained: {type(network).__name__}")
+
+
+def without_margin(batch: PairBatch, margin: int) -> PairBatch:
+    """The batch with masks that end ``margin`` pixels before the photographs do; the views' own edges stay."""
+    if margin == 0:
+        return batch
+    masks0, masks1 = (
+        F.max_pool2d((~masks).float()[:, None], 2 * margin + 1, stride=1, padding=margin)[:, 0] == 0
+        for masks in (batch.masks0, batch.masks1)
+    )
+    return replace(batch, masks0=masks0, masks1=masks1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Dense:
+    """The warp of every pixel of a view."""
+
+    moved: Tensor  # (B, H * W, 2)
+    seen: Tensor  # (B, H, W) bool, covered by the photograph and seen in the other view
+
+    @classmethod
+    def of(cls, batch: PairBatch, side: int) -> _Dense:
+        masks = (batch.masks0, batch.masks1)[side]
+        grid = losses.pixel_grid(len(batch), masks.shape[1], masks.shape[2], masks.device)
+        moved, seen = (batch.warp.forward, batch.warp.backward)[side](grid)
+        others = (batch.masks1, batch.masks0)[side]
+        return cls(moved, (seen & covered(others, moved)).view_as(masks) & masks)
+
+
+def keypoint_terms(
+    logits0: Tensor, logits1: Tensor, batch: PairBatch, options: KeypointOptions, progress: float
+) -> Terms:
+    """Cross entropy of both views' keypoints to the targets that they choose together."""
+    dense0, dense1 = _Dense.of(batch, 0), _Dense.of(batch, 1)
+    # What one view alone sees is not judged; what lies outside of a photograph is never a keypoint.
+    log0 = logits0.float() - _log_sum(logits0, dense0.seen | ~batch.masks0)
+    log1 = logits1.float() - _log_sum(logits1, dense1.seen | ~batch.masks1)
+    xy, real = _targets(log0, log1, batch, dense0, options, progress)
+    there, seen = batch.warp.forward(xy.float())
+    real = real & seen
+    each = losses.look_up(log0, xy.float()) + losses.look_up(log1, there)
+    total = -torch.where(real, each, 0.0).sum() + 0.0 * (logits0.sum() + logits1.sum())
+    terms = {"keypoints": Term(total, real.sum().to(total))}
+    if options.matchability > 0:
+        terms["matchability"] = _matchability(log0, log1, dense0, dense1, options.matchability)
+    return terms
+
+
+def _log_sum(logits: Tensor, counted: Tensor) -> Tensor:
+    """(B, 1, 1) logarithm of the sum of exponentials over the pixels that are counted."""
+    summed = logits.float().masked_fill(~counted, -math.inf).flatten(1).logsumexp(dim=1)
+    return torch.where(summed.isfinite(), summed, 0.0).view(-1, 1, 1)
+
+
+@torch.no_grad()
+def _targets(
+    log0: Tensor, log1: Tensor, batch: PairBatch, dense: _Dense, options: KeypointOptions, progress: float
+) -> tuple[Tensor, Tensor]:
+    prior0, prior1 = _priors(batch, options, progress)
+    moved = losses.look_up(log1 + prior1, dense.moved).view_as(log0)
+    xy, real = losses.joint_targets(log0 + prior0, moved, dense.seen, options.most, options.suppress)
+    allowed = (dense.seen.flatten(1).sum(dim=1) / options.area).ceil()  # (B,)
+    return xy, real & (torch.arange(xy.shape[1], device=xy.device) < allowed[:, None])
+
+
+def _priors(batch: PairBatch, options: KeypointOptions, progress: float) -> tuple[Tensor, Tensor]:
+    zero = torch.zeros((), device=batch.images0.device)
+    if options.prior == "sfm":
+        points = batch.anchors if batch.detections is None else batch.detections
+        if points is None:
+            raise ValueError("the prior 'sfm' needs points of a reconstruction: use COLMAP, or MegaDepth's detections")
+        sides = zip(points, (batch.masks0, batch.masks1), strict=True)
+        splatted = [options.prior_weight * splat(side, masks) for side, masks in sides]
+        return splatted[0], splatted[1]
+    weight = options.prior_weight * max(0.0, 1 - progress / max(options.prior_until, 1e-9))
+    if options.prior == "none" or weight == 0:
+        return zero, zero
+    corners = [weight * (losses.corner_response(i) + 1e-6).log() for i in (batch.images0, batch.images1)]
+    return corners[0], corners[1]
+
+
+def splat(points: Tensor, masks: Tensor) -> Tensor:
+    """(B, H, W) map of (B, K, 2) points, NaN where there are fewer: one each, blurred by half a pixel."""
+    height, width = masks.shape[1:]
+    nearest = points.nan_to_num(nan=-1.0).round().long()
+    inside = (nearest >= 0).all(dim=2) & (nearest[..., 0] < width) & (nearest[..., 1] < height)
+    flat = (nearest[..., 1] * width + nearest[..., 0]).clamp(0, height * width - 1)
+    maps = torch.zeros(masks.shape, device=masks.device).flatten(1)
+    maps = maps.scatter_reduce(1, flat, inside.float(), "amax").view(-1, 1, height, width)
+    taps = torch.arange(-2.0, 3.0, device=maps.device)
+    taps = (-0.5 * (taps / 0.5) ** 2).exp()
+    kernel = (taps[:, None] * taps).view(1, 1, 5, 5)
+    return F.conv2d(maps, kernel, padding=2)[:, 0]
+
+
+def _matchability(log0: Tensor, log1: Tensor, dense0: _Dense, dense1: _Dense, weight: float) -> Term:
+    """Divergence of the smoothed distribution of keypoints from that of the common part, summed over pairs."""
+    total = log0.new_zeros(())
+    for log, dense in ((log0, dense0), (log1, dense1)):
+        keypoints, common = _smooth(log.masked_fill(~dense.seen, -math.inf).exp()), _smooth(dense.seen.float())
+        keypoints = keypoints / keypoints.sum(dim=(1, 2), keepdim=True).clamp(min=1e-9)
+        common = common / common.sum(dim=(1, 2), keepdim=True).clamp(min=1e-9)
+        total = total + (common * ((common + 1e-12).log() - (keypoints + 1e-12).log())).sum()
+    return Term(total, log0.new_full((), 2 * len(log0)), weight)
+
+
+def _smooth(maps: Tensor, taps: int = 51) -> Tensor:
+    kernel = torch.linspace(-2, 2, taps, device=maps.device).square().neg().exp()
+    maps = F.conv2d(maps[:, None], kernel.view(1, 1, 1, -1), padding=(0, taps // 2))
+    return F.conv2d(maps, kernel.view(1, 1, -1, 1), padding=(taps // 2, 0))[:, 0]
+
+
+def reprojection_terms(xy0: Tensor, xy1: Tensor, batch: PairBatch, real: Real, options: KeypointOptions) -> Terms:
+    """How far keypoints of the two views that should be one point are apart."""
+    matches = correspondences(xy0.detach(), xy1.detach(), batch.warp, options.radius, *real)
+    each = losses.reprojection_error(xy0, xy1, matches, batch.warp)
+    nothing = 0.0 * (xy0.sum() + xy1.sum())
+    return {"reprojection": Term(each.sum() + nothing, each.new_full((), len(each)), options.reprojection)}
+
+
+@torch.no_grad()
+def repeatability(xy0: Tensor, xy1: Tensor, batch: PairBatch, real: Real, radius: float) -> tuple[float, float]:
+    """(Found again, all that could be) of the first views' keypoints."""
+    moved, seen = batch.warp.forward(xy0)
+    seen = seen & real[0] & covered(batch.masks1, moved)
+    distances = torch.cdist(moved.nan_to_num(), xy1).masked_fill(~real[1][:, None], math.inf)
+    found = (distances.amin(dim=2) <= radius) & seen
+    return float(found.sum()), float(seen.sum())
+
+
+class DetectorObjective(Objective):
+    """Keypoints that both views find, whatever their rotations, without a descriptor."""
+
+    def __init__(
+        self, network: Detector, options: KeypointOptions | None = None, sampling: KeypointSampling | None = None
+    ) -> None:
+        super().__init__()
+        self.network, self.steerer, self.options = network, None, options or KeypointOptions()
+        self.sampling = sampling or KeypointSampling(coverage=False, nms_size=5, subpixel=True, border=4)
+
+    def networks(self) -> Mapping[str, nn.Module]:
+        return {"detector": self.network}
+
+    def forward(self, batch: PairBatch, progress: float) -> Terms:
+        batch = without_margin(batch, self.options.margin)
+        logits0, logits1 = self._logits(batch)
+        with torch.autocast(logits0.device.type, enabled=False):
+            terms = keypoint_terms(logits0, logits1, batch, self.options, progress)
+            if self.options.reprojection > 0:
+                xy0, xy1, real = self._detect(logits0, logits1, batch)
+                terms |= reprojection_terms(xy0, xy1, batch, real, self.options)
+        return terms
+
+    @torch.no_grad()
+    def measure(self, batch: PairBatch) -> Measures:
+        batch = without_margin(batch, self.options.margin)
+        logits0, logits1 = self._logits(batch)
+        with torch.autocast(logits0.device.type, enabled=False):
+            nll = keypoint_terms(logits0, logits1, batch, self.options, 1.0)["keypoints"]
+            xy0, xy1, real = self._detect(logits0, logits1, batch)
+            found = repeatability(xy0, xy1, batch, real, self.options.radius)
+        return {"nll": (float(nll.total), float(nll.count)), "repeatability": found}
+
+    def _detect(self, logits0: Tensor, logits1: Tensor, batch: PairBatch) -> tuple[Tensor, Tensor, Real]:
+        xy0, real0 = sample_batch(logits0, self.options.num_keypoints, batch.masks0, self.sampling)
+        xy1, real1 = sample_batch(logits1, self.options.num_keypoints, batch.masks1, self.sampling)
+        return xy0, xy1, (real0, real1)
+
+    def _logits(self, batch: PairBatch) -> tuple[Tensor, Tensor]:
+        if not batch.dense:
+            raise ValueError("a detector needs pairs whose warp is known everywhere: photographs, or depth maps")
+        logits0, logits1 = logits_of(self.network, torch.cat([batch.images0, batch.images1])).chunk(2)
+        return logits0, logits1

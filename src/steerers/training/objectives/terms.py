@@ -1,0 +1,58 @@
+"""What an objective is: a module from a batch of pairs to the terms of a loss.
+
+A term is a sum with its count, so that several processes can divide by the count of all of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from steerers.datasets.pairs import PairBatch
+from steerers.models.compact import Compact
+from steerers.models.dedode import DedodeDescriptor, DedodeDetector
+from steerers.steering.steerer import Steerer
+
+
+class Term(NamedTuple):
+    """A part of a loss: ``weight * total / count``."""
+
+    total: Tensor
+    count: Tensor  # type: ignore[assignment]  # of a tuple it counts items, which nobody asks of a term
+    weight: float = 1.0
+
+
+Terms = dict[str, Term]
+Measures = dict[str, tuple[float, float]]
+"""Name to (sum, count)."""
+
+Real = tuple[Tensor, Tensor]
+"""(B, N) and (B, M) bool of the keypoints of both views, False for what only fills up the batch."""
+
+
+class Objective(ABC, nn.Module):
+    """From a batch to the terms of its loss."""
+
+    steerer: Steerer | None  # no value here: a class's would hide the module of that name
+
+    @abstractmethod
+    def forward(self, batch: PairBatch, progress: float) -> Terms:
+        """The terms of the loss; ``progress`` is the share of the run that is done, 0 to 1."""
+
+    @abstractmethod
+    def measure(self, batch: PairBatch) -> Measures:
+        """What validation reports of a batch."""
+
+    @abstractmethod
+    def networks(self) -> Mapping[str, nn.Module]:
+        """What is trained, by the names under which learning rates are given and weights are saved."""
+
+    def compile(self, *args: object, **options: object) -> None:
+        """Compile the networks' forward passes in place; the rest is small."""
+        for network in self.networks().values():
+            if isinstance(network, (Compact, DedodeDescriptor, DedodeDetector)):
+                network.forward = torch.compile(network.forward, dynamic=False)  # type: ignore[method-assign, assignment]

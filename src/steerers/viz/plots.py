@@ -1,0 +1,220 @@
+"""The plots of the reports: labelled curves, histograms and bars, with one look.
+
+Matplotlib is an extra (``pip install "steerers[plots]"``) and is imported when a plot is drawn. Figures are made
+without pyplot, so that nothing global changes and no window system is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import cycle, product
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's colours, which the colour-blind tell apart, without the yellow that paper swallows."""
+LINES = ("-", "--", ":", "-.")
+WIDTH, HEIGHT, DPI = 7.0, 4.2, 150  # of the axes with their labels, inches; the legend comes below
+_LEGEND_ROW = 0.22  # inches
+_LEGEND_CHARACTERS = 96  # that fit into the width
+
+Values = Sequence[float | None] | NDArray[Any]
+Range = tuple[float, float]
+
+
+def curves(
+    path: Path,
+    series: Mapping[str, tuple[Values, Values]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+    step: Literal["pre", "post"] | None = None,
+    xlim: Range | None = None,
+    ylim: Range | None = None,
+    xticks: Sequence[float] | None = None,
+    log: Literal["x", "y"] | None = None,
+    markers: bool = False,
+) -> None:
+    """Draw labelled lines.
+
+    Args:
+        path: of the picture; its ending says the format.
+        series: x and y of each line by its label. A value that is ``None`` or NaN leaves a gap.
+        step: level between points: with ``"pre"`` a value holds back to the point before (precision over recall), with
+            ``"post"`` on to the next (recall over error).
+        log: the axis that is logarithmic.
+        markers: mark the points too, for few of them.
+    """
+    with _axes(path, list(series), xlabel, ylabel, title) as axes:
+        for (label, (x, y)), (colour, line) in zip(series.items(), _styles(), strict=False):
+            axes.plot(
+                _floats(x),
+                _floats(y),
+                label=_plain(label),
+                color=colour,
+                linestyle=line,
+                linewidth=1.6,
+                drawstyle="default" if step is None else f"steps-{step}",
+                marker="o" if markers else None,
+                markersize=3.5,
+            )
+        if log is not None:
+            axes.set_xscale("log") if log == "x" else axes.set_yscale("log")
+        _limit(axes, xlim, ylim, xticks)
+
+
+def histogram(
+    path: Path,
+    series: Mapping[str, Values],
+    bins: int | Sequence[float],
+    *,
+    xlabel: str,
+    ylabel: str = "",
+    title: str = "",
+    share: bool = False,
+    xticks: Sequence[float] | None = None,
+) -> None:
+    """Draw outlines of histograms, one over the other.
+
+    Args:
+        path: of the picture; its ending says the format.
+        series: values by label; those that are ``None``, NaN or infinite are left out.
+        bins: their number, over the range of all values, or their edges.
+        ylabel: by default what ``share`` makes it.
+        share: per cent of the values instead of their number.
+    """
+    values = {label: _finite(found) for label, found in series.items()}
+    edges = _edges(list(values.values()), bins)
+    with _axes(path, list(series), xlabel, ylabel or ("per cent" if share else "number"), title) as axes:
+        for (label, found), (colour, line) in zip(values.items(), _styles(), strict=False):
+            heights = np.histogram(found, edges)[0].astype(np.float64)
+            if share:
+                heights *= 100 / max(len(found), 1)
+            axes.stairs(heights, edges, label=_plain(label), color=colour, linestyle=line, linewidth=1.6)
+            if len(values) == 1:
+                axes.stairs(heights, edges, fill=True, alpha=0.25, color=colour)
+        _limit(axes, (float(edges[0]), float(edges[-1])), None, xticks)
+        axes.set_ylim(bottom=0)
+        if not share:
+            axes.yaxis.get_major_locator().set_params(integer=True)
+
+
+def angle_histogram(
+    path: Path,
+    series: Mapping[str, Values],
+    *,
+    width: float = 10.0,
+    xlabel: str = "angle in degrees, counter-clockwise",
+    ylabel: str = "",
+    title: str = "",
+    share: bool = False,
+) -> None:
+    """Draw histograms of angles in degrees over the whole rotation, -180 to 180, with a bin centred on 0.
+
+    Args:
+        width: of a bin in degrees, about: their number is whole and even.
+    """
+    if not 0 < width <= 180:
+        raise ValueError(f"width of a bin must be more than 0 and at most 180 degrees, got {width}")
+    number = 2 * max(round(180 / width), 1)
+    edges = np.linspace(-180, 180, number + 1) - 180 / number
+    wrapped = {label: np.mod(_finite(found) - edges[0], 360) + edges[0] for label, found in series.items()}
+    ticks = list(range(-180, 181, 45))
+    histogram(path, wrapped, edges.tolist(), xlabel=xlabel, ylabel=ylabel, title=title, share=share, xticks=ticks)
+
+
+def bars(
+    path: Path,
+    rows: Sequence[str],
+    series: Mapping[str, Values],
+    *,
+    xlabel: str,
+    title: str = "",
+) -> None:
+    """Draw a horizontal bar a row, made of the series one after the other; ``None`` is nothing.
+
+    Args:
+        path: of the picture; its ending says the format.
+        rows: labels, from the top down.
+        series: by label, as many values as rows.
+    """
+    places = np.arange(len(rows))
+    with _axes(path, list(series), xlabel, "", title, height=0.9 + 0.28 * len(rows)) as axes:
+        left = np.zeros(len(rows))
+        for (label, values), (colour, _) in zip(series.items(), _styles(), strict=False):
+            lengths = np.nan_to_num(_floats(values))
+            axes.barh(places, lengths, left=left, height=0.7, label=_plain(label), color=colour)
+            left = left + lengths
+        axes.set_yticks(places, [_plain(row) for row in rows])
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+
+
+# Shared ---------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _axes(
+    path: Path, labels: Sequence[str], xlabel: str, ylabel: str, title: str, height: float = HEIGHT
+) -> Iterator[Any]:
+    """Axes to draw on; when the block ends the legend is put below them and the picture is written."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('plots need matplotlib: pip install "steerers[plots]"') from error
+    number = len(labels)
+    if not number:
+        raise ValueError(f"nothing to draw for {path.name}: give at least one series")
+    columns = max(1, min(number, _LEGEND_CHARACTERS // (max(len(label) for label in labels) + 8)))
+    legend = 0.15 + _LEGEND_ROW * math.ceil(number / columns)
+    figure = Figure(figsize=(WIDTH, height + legend), dpi=DPI, facecolor="white")
+    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)
+    axes = figure.add_subplot()
+    axes.set(xlabel=_plain(xlabel), ylabel=_plain(ylabel), title=_plain(title))
+    axes.title.set_fontsize("medium")
+    axes.grid(visible=True, color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    yield axes
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
+    figure.savefig(path)
+
+
+def _styles() -> Iterator[tuple[str, str]]:
+    """Colours, then the same with another line, without end."""
+    return ((colour, line) for line, colour in cycle(product(LINES, PALETTE)))
+
+
+def _limit(axes: Any, xlim: Range | None, ylim: Range | None, xticks: Sequence[float] | None) -> None:
+    if xticks is not None:
+        axes.set_xticks(list(xticks))
+    if xlim is not None:
+        axes.set_xlim(*xlim)
+    if ylim is not None:
+        axes.set_ylim(*ylim)
+
+
+def _edges(values: Sequence[NDArray[np.float64]], bins: int | Sequence[float]) -> NDArray[np.float64]:
+    if not isinstance(bins, int):
+        return np.asarray(bins, np.float64)
+    return np.histogram_bin_edges(np.concatenate(values), bins).astype(np.float64)
+
+
+def _floats(values: Values) -> NDArray[np.float64]:
+    return np.array([math.nan if value is None else float(value) for value in values], np.float64)
+
+
+def _finite(values: Values) -> NDArray[np.float64]:
+    found = _floats(values)
+    return found[np.isfinite(found)]
+
+
+def _plain(text: str) -> str:
+    """Text that matplotlib does not read as mathematics."""
+    return text.replace("$", r"\$")

@@ -1,0 +1,246 @@
+"""What surrounds the fused kernels and needs neither Triton nor a GPU: whether they run, shapes, memory, tables."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import angles_of, randn, representations_of, seeds
+from steerers.accel.matching import dispatch, tile_shapes
+from steerers.accel.matching.batching import joined, problems
+from steerers.accel.matching.plans import (
+    MULTIPLE,
+    Operands,
+    Plan,
+    Table,
+    alternatives_plan,
+    cosine_plan,
+    maximum_plan,
+    modulus_plan,
+    rotation_plan,
+)
+from steerers.accel.matching.solver import Task
+from steerers.accel.matching.tile_shapes import Config, config_for, fitting
+from steerers.accel.support import unavailable
+from steerers.matching import forget_recordings, make_strategy
+from steerers.matching.assignment import Options, uses_kernels
+from steerers.steering.representations import Group
+from steerers.steering.steerer import Steerer
+
+CPU = torch.device("cpu")
+
+# Whether they run -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked_anew() -> Iterator[None]:
+    """What is known of devices is asked again, and forgotten afterwards."""
+    unavailable.cache_clear()
+    yield
+    unavailable.cache_clear()
+
+
+@pytest.mark.usefixtures("asked_anew")
+def test_without_triton_matching_is_tiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    first, second = randn(30, 20).float(), randn(30, 20).float()
+    assert len(make_strategy("dual-softmax").match(first, second)) == 30
+    with pytest.raises(ValueError, match="the fused kernels cannot run: Triton is not installed"):
+        make_strategy("dual-softmax", kernels="fused").match(first, second)
+
+
+@pytest.mark.usefixtures("asked_anew")
+def test_on_the_cpu_matching_is_tiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert not uses_kernels(Options(), CPU)
+    with pytest.raises(ValueError, match="the fused kernels cannot run: they need a CUDA device, not cpu"):
+        uses_kernels(Options(kernels="fused"), CPU)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kernels": "triton"}, "kernels must be one of auto, tiled, fused, got 'triton'"),
+        ({"precision": "half"}, "precision must be one of default, exact, got 'half'"),
+    ],
+)
+def test_bad_options(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_strategy("dual-softmax", **options)
+
+
+# Shapes of tiles ------------------------------------------------------------------------------------------------------
+
+
+def plan_of(even: int, odd: int, mode: str = "paired") -> Plan:
+    table = Table(torch.zeros(2, 1, even + odd, dtype=torch.int32), torch.zeros(2, 1, even + odd), False)
+    return Plan(mode, table, table, 1, 1, even, odd)  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 20), st.integers(0, 20), st.sampled_from([16, 32, 64, 128]), st.booleans())
+def test_chunks_of_coordinates_fit(even: int, odd: int, block_k: int, keep: bool) -> None:
+    """A loop takes chunks of one size; unrolled, the last may be another power of two."""
+    sizes = (MULTIPLE * even, MULTIPLE * odd)
+    config = fitting(Config(64, 64, block_k, 4, 2, keep=keep), plan_of(*sizes))
+    assert config.block_k <= block_k
+    for size in sizes:
+        rest = size % config.block_k
+        assert rest & (rest - 1) == 0 if config.keep else rest == 0
+        assert config.block_k >= 16
+
+
+def test_long_descriptions_are_not_kept() -> None:
+    assert config_for(plan_of(160, 128), "default", CPU).keep
+    assert not config_for(plan_of(320, 256), "default", CPU).keep
+
+
+@pytest.mark.parametrize(("capability", "hopper"), [((8, 9), False), ((9, 0), True), ((10, 0), True), ((12, 0), False)])
+def test_tiles_by_device(capability: tuple[int, int], hopper: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tile_shapes, "capability", lambda device: capability)
+    chosen = config_for(cosine_plan(256, CPU), "default", torch.device("cuda"))
+    assert chosen == (tile_shapes.HOPPER["cosine", "default"] if hopper else tile_shapes.ELSEWHERE)
+
+
+# Plans ----------------------------------------------------------------------------------------------------------------
+
+
+def coordinates(table: Table, group: int, descriptions: torch.Tensor) -> torch.Tensor:
+    """(N, K) compared coordinates, as the kernels make them."""
+    index, weights = table.index[:, group].long(), table.weights[:, group].double()
+    return descriptions[:, index[0]] * weights[0] + descriptions[:, index[1]] * weights[1]
+
+
+def rotated(steerer: Steerer, order: int, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """(order, N, M) products after each rotation."""
+    return torch.stack([steerer.steer(first, float(angle)) @ second.mT for angle in Group(order).angles()])
+
+
+@given(st.data(), st.integers(2, 12), seeds)
+def test_plans_of_rotations(data: st.DataObject, order: int, seed: int) -> None:
+    steerer = Steerer.from_representation(data.draw(representations_of(Group(None))))
+    first, second = randn(3, steerer.dim, seed=seed), randn(4, steerer.dim, seed=seed + 1)
+    expected = rotated(steerer, order, first, second)
+    plan = maximum_plan(steerer, order, CPU)
+    assert plan is not None
+    assert (plan.mode, plan.groups) == (("paired", order // 2) if order % 2 == 0 else ("maximum", order))
+    assert plan.even % MULTIPLE == plan.odd % MULTIPLE == 0
+    cols = coordinates(plan.cols, 0, second)
+    scores = []
+    for group in range(plan.groups):
+        rows = coordinates(plan.rows, group, first)
+        even, odd = (rows[:, part] @ cols[:, part].mT for part in (slice(plan.even), slice(plan.even, None)))
+        scores.append(even + odd.abs())
+    torch.testing.assert_close(torch.stack(scores).amax(dim=0), expected.amax(dim=0), atol=1e-5, rtol=0)
+    single = rotation_plan(steerer, order, order - 1, CPU)
+    every = alternatives_plan(steerer, order, CPU)
+    assert single is not None
+    assert every is not None
+    for k in range(order):
+        product = coordinates(every.rows, k, first) @ coordinates(every.cols, 0, second).mT
+        torch.testing.assert_close(product, expected[k], atol=1e-5, rtol=0)
+    last = coordinates(single.rows, 0, first) @ coordinates(single.cols, 0, second).mT
+    torch.testing.assert_close(last, expected[-1], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("spec", ["5x1", "2x3", "3x2 + 2x-2"])
+def test_plan_of_the_modulus(spec: str) -> None:
+    steerer = Steerer.from_spec(spec, "SO2")
+    first, second = randn(3, steerer.dim), randn(4, steerer.dim, seed=1)
+    plan = modulus_plan(steerer, None, CPU)
+    if plan is None:
+        assert "-" in spec  # two frequencies, unless they are folded
+        return
+    rows, cols = coordinates(plan.rows, 0, first), coordinates(plan.cols, 0, second)
+    real, imaginary = rows @ cols[:, : plan.even].mT, rows @ cols[:, plan.even :].mT
+    angles = torch.atan2(imaginary, real) / plan.frequency
+    modulus = torch.hypot(real, imaginary)
+    for i in range(3):
+        for j in range(4):
+            best = steerer.steer(first[i], float(angles[i, j])) @ second[j]
+            assert float(best) == pytest.approx(float(modulus[i, j]), abs=1e-5)
+
+
+def test_what_has_no_plan() -> None:
+    learned = Steerer.from_matrix(torch.eye(6), Group(4))
+    assert maximum_plan(learned, 4, CPU) is None
+    assert modulus_plan(Steerer.spread(20), None, CPU) is None  # several frequencies
+
+
+def test_plans_are_made_once() -> None:
+    steerer = Steerer.spread(20)
+    assert maximum_plan(steerer, 4, CPU) is maximum_plan(steerer, 4, CPU)
+    assert maximum_plan(steerer, 4, CPU) is not maximum_plan(steerer, 8, CPU)
+    assert cosine_plan(20, CPU) is cosine_plan(20, CPU)
+
+
+@given(angles_of(Group(None)))
+def test_rotations_of_plans_are_in_one_period(angle: float) -> None:
+    table = Table(torch.zeros(2, 1, 32, dtype=torch.int32), torch.zeros(2, 1, 32), False)
+    (wrapped,) = Plan("maximum", table, table, 1, 1, 32, 0, (angle,)).angles.tolist()
+    assert -math.pi <= wrapped < math.pi
+    assert math.remainder(wrapped - angle, 2 * math.pi) == pytest.approx(0, abs=1e-9)
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+
+def test_parts_of_one_tensor_are_not_copied() -> None:
+    whole = randn(3, 10, 4)
+    together, starts = joined([whole[0, :7], whole[1], whole[2, :3]])
+    assert together.data_ptr() == whole.data_ptr()
+    assert starts == [0, 10, 20]
+    assert torch.equal(together[20:23], whole[2, :3])
+    copied, starts = joined([whole[0, :7], whole[1].clone()])
+    assert starts == [0, 7]
+    assert torch.equal(copied, torch.cat([whole[0, :7], whole[1]]))
+
+
+def test_problems_of_alternatives() -> None:
+    table = problems(((0, 5, 0, 7), (5, 3, 7, 2)), 2, 8, "cpu")
+    assert table.tolist() == [[0, 5, 0, 7], [8, 5, 0, 7], [5, 3, 7, 2], [13, 3, 7, 2]]
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "dtype", "recorded"),
+    [
+        (5000, 5000, torch.float32, True),
+        (20000, 20000, torch.float32, False),
+        (6500, 6500, torch.float32, False),  # a copy of these would be 13 MB
+        (6500, 6500, torch.float16, True),
+        (0, 10, torch.float32, False),
+    ],
+)
+def test_what_is_recorded(n: int, m: int, dtype: torch.dtype, recorded: bool) -> None:
+    first, second = torch.empty(n, 256, dtype=dtype), torch.empty(m, 256, dtype=dtype)
+    for plan in (cosine_plan(256, CPU), maximum_plan(Steerer.spread(256), 4, CPU)):
+        assert plan is not None
+        assert dispatch._is_recorded(Operands(first, second, plan), Task()) == recorded
+
+
+@pytest.mark.parametrize(("order", "recorded"), [(8, True), (16, False)])
+def test_what_takes_much_memory_is_not_recorded(order: int, recorded: bool) -> None:
+    first, second = torch.empty(5000, 256), torch.empty(5000, 256)
+    plan = alternatives_plan(Steerer.spread(256), order, CPU)
+    assert plan is not None
+    for _ in range(2):  # decided, and kept in mind
+        assert dispatch._is_recorded(Operands(first, second, plan), Task()) == recorded
+    assert not dispatch._is_recorded(Operands(first, second, plan, torch.eye(256)[None]), Task())
+
+
+def test_recordings_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    cleared: list[bool] = []
+    graphs = SimpleNamespace(clear=lambda: cleared.append(True))
+    forget_recordings()  # nothing was recorded, or it is gone now
+    recordings = lambda: graphs  # noqa: E731
+    recordings.cache_info = lambda: SimpleNamespace(currsize=1)  # type: ignore[attr-defined]
+    monkeypatch.setattr(dispatch, "_recordings", recordings)
+    forget_recordings()
+    assert cleared == [True]

@@ -1,0 +1,363 @@
+"""The fused kernels against the tiled path: on a GPU where there is one, otherwise by Triton's interpreter.
+
+The interpreter is chosen when Triton is first imported, so that these run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import helpers
+from steerers.accel.matching import dispatch, results, solver, tile_shapes
+from steerers.accel.matching.solver import Task, launch
+from steerers.matching import Assignment, Strategy, make_strategy
+from steerers.matching.assignment import Options, assign_all
+from steerers.matching.similarity import Cosine
+from steerers.steering.representations import Group
+from steerers.steering.steerer import Steerer
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
+kernels = pytest.mark.skipif(not INTERPRETED and DEVICE.type == "cpu", reason="needs a GPU or Triton's interpreter")
+SMALL = tile_shapes.Config(16, 16, 16, 4, 2)
+
+
+def test_interpreted(interpret: Callable[[], None]) -> None:
+    interpret()
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that few descriptions have several tiles, in few programs; on a GPU they are what they are."""
+    if INTERPRETED:
+        tiles = {key: replace(SMALL, keep=config.keep) for key, config in tile_shapes.HOPPER.items()}
+        monkeypatch.setattr(tile_shapes, "HOPPER", tiles)
+        monkeypatch.setattr(solver, "PREPARED_AT_ONCE", 32)
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return helpers.randn(*shape, seed=seed, dtype=torch.float32)
+
+
+def pair(n: int, m: int, steerer: Steerer, angle: float = 0.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Descriptions of which the smaller number correspond, the second rotated."""
+    first, second = randn(n, steerer.dim, seed=seed), randn(m, steerer.dim, seed=seed + 1)
+    common = min(n, m)
+    noise = 0.3 * randn(common, steerer.dim, seed=seed + 2)
+    second[m - common :] = steerer.steer(first[:common], angle).flip(0) + noise
+    return first.to(DEVICE), second.to(DEVICE)
+
+
+def by_row(assignment: Assignment) -> tuple[list[tuple[int, int]], Tensor, Tensor | None]:
+    """Indices, scores and rotations in the order of rows: equal scores may come in any."""
+    order = assignment.indices[:, 0].argsort()
+    indices = [(i, j) for i, j in assignment.indices[order].tolist()]
+    return indices, assignment.scores[order], None if assignment.angles is None else assignment.angles[order]
+
+
+def assert_same(actual: Assignment, expected: Assignment, *, scores: float = 1e-4, rotations: float = 1e-5) -> None:
+    assert bool((actual.scores.diff() <= 0).all())
+    (indices, score, angles), (true_indices, true_score, true_angles) = by_row(actual), by_row(expected)
+    assert indices == true_indices
+    torch.testing.assert_close(score, true_score, atol=scores, rtol=0)
+    assert (actual.angle is None) == (expected.angle is None)
+    if actual.angle is not None and expected.angle is not None:
+        assert math.remainder(actual.angle - expected.angle, 2 * math.pi) == pytest.approx(0, abs=rotations)
+    assert (angles is None) == (true_angles is None)
+    if angles is not None and true_angles is not None:
+        apart = torch.remainder(angles - true_angles + math.pi, 2 * math.pi) - math.pi
+        assert float(apart.abs().amax() if len(apart) else 0.0) < rotations
+        assert bool(((angles >= -math.pi) & (angles < math.pi)).all())
+
+
+def assert_bit_equal(actual: Assignment, expected: Assignment) -> None:
+    assert torch.equal(actual.indices, expected.indices)
+    assert torch.equal(actual.scores, expected.scores)
+    assert actual.angle == expected.angle
+    if actual.angles is not None and expected.angles is not None:
+        assert torch.equal(actual.angles, expected.angles)
+
+
+def both(strategy: Strategy, first: Tensor, second: Tensor) -> tuple[Assignment, Assignment]:
+    """Matches of the fused kernels and of the tiled path."""
+    return tuple(replace(strategy, kernels=which).match(first, second) for which in ("fused", "tiled"))  # type: ignore[return-value, arg-type]
+
+
+# Modes ----------------------------------------------------------------------------------------------------------------
+
+CASES = [
+    ("dual-softmax", Steerer.inv(40), None),
+    ("max-matches", Steerer.spread(40), 4),
+    ("max-similarity", Steerer.spread(40), 3),  # an odd order: every rotation by itself
+    ("max-similarity", Steerer.spread(40), 4),
+    ("max-similarity", Steerer.perm(40), 4),
+    ("max-similarity", Steerer.freq1(40), 8),
+    ("max-similarity", Steerer.freq1(40), None),
+    ("max-similarity", Steerer.from_spec("6x0 + 20x1 + 6x2", "C16"), 16),
+    ("max-similarity", Steerer.spread(20), 64),  # more rotations than one program prepares or finishes at a time
+    ("subset", Steerer.spread(40), 5),
+    ("procrustes", Steerer.freq1(40), None),
+    ("procrustes", Steerer.from_spec("10x1 + 10x4", "C5"), None),
+    ("prototype-procrustes", Steerer.freq1(40), None),
+    ("invariant", Steerer.spread(140), None),
+]
+
+EXACT = [("dual-softmax", None), ("max-matches", 4), ("max-similarity", 3), ("max-similarity", 4), ("procrustes", None)]
+
+
+def named(name: str, steerer: Steerer, order: int | None, **options: object) -> Strategy:
+    if name == "max-similarity" or order is not None:
+        options["order"] = order
+    if name == "subset":
+        options["subset_size"] = 15
+    return make_strategy(name, steerer.to(DEVICE), **options)  # type: ignore[arg-type]
+
+
+@kernels
+@pytest.mark.parametrize(("name", "steerer", "order"), CASES)
+def test_as_the_tiled_path(name: str, steerer: Steerer, order: int | None) -> None:
+    step = 2 * math.pi / (order or steerer.group.order or 7)
+    first, second = pair(23, 19, steerer.cpu(), 0.0 if name == "dual-softmax" else step)
+    precisions = ("default", "exact") if (name, order) in EXACT else ("default",)
+    for precision in precisions:
+        actual, expected = both(named(name, steerer, order, precision=precision), first, second)
+        assert len(actual) > 10
+        half = precision == "default"
+        assert_same(actual, expected, scores=2e-3 if half else 5e-5, rotations=1e-3 if half else 1e-4)
+
+
+@kernels
+def test_a_learned_matrix_rotation_by_rotation() -> None:
+    q = helpers.random_orthogonal(20, seed=9)
+    steerer = Steerer.from_matrix(q @ Steerer.spread(20).matrix(math.pi / 2) @ q.mT, Group(4))
+    first, second = pair(18, 17, steerer, math.pi / 2)
+    assert_same(*both(make_strategy("max-matches", steerer.to(DEVICE), precision="exact"), first, second))
+    with pytest.raises(ValueError, match="cannot run: they do not know Steered"):
+        make_strategy("max-similarity", steerer, kernels="fused").match(first, second)
+    assert len(make_strategy("max-similarity", steerer).match(first, second)) > 10
+
+
+# Descriptions ---------------------------------------------------------------------------------------------------------
+
+
+@kernels
+@pytest.mark.parametrize(("n", "m"), [(0, 5), (5, 0), (0, 0), (1, 1), (1, 20), (35, 2), (17, 16)])
+def test_sizes(n: int, m: int) -> None:
+    steerer = Steerer.spread(20)
+    first, second = pair(n, m, steerer, math.pi / 2)
+    for name, order in (("dual-softmax", None), ("max-similarity", 4), ("max-matches", 4)):
+        assert_same(*both(named(name, steerer, order, precision="exact"), first, second))
+
+
+@kernels
+@pytest.mark.parametrize("dim", [2, 6, 20, 130])
+def test_lengths(dim: int) -> None:
+    steerer = Steerer.freq1(dim)
+    first, second = pair(19, 10, steerer, 1.0)
+    for name in ("dual-softmax", "procrustes"):
+        assert_same(*both(named(name, steerer, None, precision="exact"), first, second))
+    assert_same(*both(named("max-similarity", steerer, 4, precision="exact"), first, second))
+
+
+@kernels
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_types(dtype: torch.dtype) -> None:
+    steerer = Steerer.spread(40)
+    first, second = (d.to(dtype) for d in pair(37, 35, steerer, math.pi / 2))
+    assert_same(*both(named("max-similarity", steerer, 4), first, second), scores=2e-3)
+
+
+@kernels
+def test_float64_stays_exact() -> None:
+    first, second = (d.double() for d in pair(18, 18, Steerer.spread(20)))
+    with pytest.raises(ValueError, match="have float32, and the descriptions float64"):
+        make_strategy("dual-softmax", precision="exact", kernels="fused").match(first, second)
+    exact = make_strategy("dual-softmax", precision="exact")
+    assert_bit_equal(exact.match(first, second), replace(exact, kernels="tiled").match(first, second))
+
+
+@kernels
+def test_strides() -> None:
+    steerer = Steerer.spread(40)
+    first, second = pair(37, 35, steerer, math.pi / 2)
+    strategy = replace(named("max-similarity", steerer, 4), kernels="fused")
+    expected = strategy.match(first, second)
+    wide = torch.zeros(74, 80, device=DEVICE)
+    wide[::2, 1::2] = first
+    rotated = second.mT.contiguous().mT
+    assert (wide[::2, 1::2].stride(), rotated.stride()) == ((160, 2), (1, 35))
+    assert_bit_equal(strategy.match(wide[::2, 1::2], rotated), expected)
+
+
+@kernels
+@pytest.mark.parametrize("scale", [1e-8, 1e30])
+def test_lengths_of_any_size(scale: float) -> None:
+    """Squares of the large ones leave the range of float32."""
+    first, second = pair(18, 18, Steerer.spread(20))
+    strategy = make_strategy("dual-softmax", kernels="fused")
+    assert_same(strategy.match(first * scale, second), strategy.match(first, second))
+
+
+@kernels
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("side", [0, 1])
+def test_values_that_are_not_finite(value: float, side: int) -> None:
+    both_sides = [d.clone() for d in pair(40, 40, Steerer.spread(20))]
+    both_sides[side][33, 7] = value
+    with pytest.raises(ValueError, match=f"descriptions{side} holds NaN or infinite values"):
+        assign_all([Cosine(*both_sides)], Options(kernels="fused"))
+
+
+# The assignment -------------------------------------------------------------------------------------------------------
+
+
+@kernels
+@pytest.mark.parametrize("threshold", [0.0, 0.5, 0.9])
+def test_thresholds(threshold: float) -> None:
+    first, second = pair(23, 19, Steerer.spread(20))
+    strategy = make_strategy("dual-softmax", threshold=threshold, precision="exact")
+    assert_same(*both(strategy, first, second))
+
+
+@kernels
+@pytest.mark.parametrize("precision", ["default", "exact"])
+def test_of_equal_ones_the_first(precision: str) -> None:
+    """In the same tile and in others."""
+    unit = F.normalize(randn(8, 20), dim=1).to(DEVICE)
+    first, second = unit[[0, 1, 2, 0, 3, *[4] * 40, 0]], unit[[5, 0, 1, 1, 2, *[6] * 40, 2, 1, 0]]
+    strategy = make_strategy("dual-softmax", kernels="fused", precision=precision)
+    found_pairs = {(i, j) for i, j in strategy.match(first, second).indices.tolist()}
+    assert {(0, 1), (1, 2), (2, 4)} <= found_pairs
+    assert found_pairs == set(by_row(replace(strategy, kernels="tiled").match(first, second))[0])
+
+
+@kernels
+def test_nothing_matches() -> None:
+    first = torch.ones(40, 20, device=DEVICE)
+    for name, order in (("dual-softmax", None), ("max-similarity", 4), ("max-matches", 4)):
+        none = replace(named(name, Steerer.spread(20), order, threshold=0.5), kernels="fused").match(first, first)
+        assert (len(none), none.indices.shape, none.angle) == (0, (0, 2), None)
+
+
+@kernels
+def test_temperature_beyond_what_needs_no_shift() -> None:
+    first, second = pair(18, 18, Steerer.spread(20))
+    with pytest.raises(ValueError, match="inverse temperatures up to 60, got 61"):
+        make_strategy("dual-softmax", inverse_temperature=61.0, kernels="fused").match(first, second)
+    assert len(make_strategy("dual-softmax", inverse_temperature=61.0).match(first, second)) == 18
+    assert_same(*both(make_strategy("dual-softmax", inverse_temperature=60.0, precision="exact"), first, second))
+
+
+@kernels
+def test_always_the_same() -> None:
+    steerer = Steerer.freq1(40)
+    first, second = pair(23, 20, steerer, 1.0)
+    strategy = replace(named("procrustes", steerer, None), kernels="fused")
+    assert_bit_equal(strategy.match(first, second), strategy.match(first, second))
+
+
+# Batches, chunks, order -----------------------------------------------------------------------------------------------
+
+
+@kernels
+@pytest.mark.parametrize(("name", "order"), [("dual-softmax", None), ("max-similarity", 4), ("max-matches", 2)])
+def test_batches(name: str, order: int | None) -> None:
+    steerer = Steerer.spread(20)
+    pairs = [pair(n, m, steerer, math.pi / 2, seed=n) for n, m in ((18, 10), (5, 17), (0, 4), (7, 0))]
+    strategy = replace(named(name, steerer, order), kernels="fused")
+    together = strategy.match_batch([first for first, _ in pairs], [second for _, second in pairs])
+    for (first, second), actual in zip(pairs, together, strict=True):
+        assert_bit_equal(actual, strategy.match(first, second))
+
+
+@kernels
+def test_padded_batches() -> None:
+    first, second = randn(3, 34, 20).to(DEVICE), randn(3, 33, 20, seed=1).to(DEVICE)
+    second[:, :10] = first[:, 3:13]
+    lengths0, lengths1 = [34, 15, 7], [9, 33, 20]
+    strategy = make_strategy("dual-softmax", kernels="fused")
+    together = strategy.match_batch(first, second, lengths0, lengths1)
+    for k, actual in enumerate(together):
+        assert_bit_equal(actual, strategy.match(first[k, : lengths0[k]], second[k, : lengths1[k]]))
+    assert len(together[0]) >= 5
+
+
+@kernels
+@pytest.mark.parametrize(("name", "order"), [("max-similarity", 4), ("max-matches", 4), ("procrustes", None)])
+def test_a_small_budget_changes_nothing(name: str, order: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    steerer = Steerer.freq1(40)
+    first, second = pair(20, 10, steerer, math.pi / 2)
+    strategy: object = named(name, steerer, order)
+    similarity = strategy._similarity(first, second, maximum=name != "max-matches") if order else None  # type: ignore[attr-defined]
+    if similarity is None:
+        from steerers.matching.extrema import Continuous
+
+        similarity = Continuous(strategy._harmonics(first, second))  # type: ignore[attr-defined]
+    operands = similarity.operands()
+    whole, parts = (
+        launch([operands], Task(config=SMALL, budget=budget, graphs=False)).assignments()[0]
+        for budget in (1 << 30, 5000)
+    )
+    for actual, expected in zip(parts, whole, strict=True):
+        assert_same(actual, expected, scores=1e-6)
+
+
+@kernels
+@pytest.mark.parametrize(("name", "order"), [("dual-softmax", None), ("max-similarity", 4), ("procrustes", None)])
+def test_sorting_many_is_counting_few(name: str, order: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    steerer = Steerer.freq1(20)
+    first, second = pair(20, 17, steerer, math.pi / 2)
+    first[5:9], second[12:14] = first[4], second[11]  # equal scores
+    strategy = replace(named(name, steerer, order, threshold=0.0), kernels="fused")
+    counted = strategy.match(first, second)
+    monkeypatch.setattr(results, "MOST_COMPARED", 0)
+    assert_bit_equal(counted, strategy.match(first, second))
+
+
+# Recordings -----------------------------------------------------------------------------------------------------------
+
+
+@kernels
+@pytest.mark.parametrize(("name", "order"), [("dual-softmax", None), ("max-similarity", 4), ("max-matches", 2)])
+def test_recordings_find_the_same(name: str, order: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    steerer = Steerer.spread(20)
+    pairs = [pair(18, 17, steerer, math.pi / 2, seed=seed) for seed in range(3)]
+    strategy = replace(named(name, steerer, order), kernels="fused", graphs=False)
+    expected = [strategy.match(*each) for each in pairs]
+    if INTERPRETED:  # nothing is recorded there, but it takes the same way
+        monkeypatch.setattr(dispatch, "solve", lambda operands, task: dispatch._replayed(operands[0], task))
+    recorded = replace(strategy, graphs=True)
+    for each, plain in zip(pairs, expected, strict=True):
+        assert_bit_equal(recorded.match(*each), plain)
+    dispatch.forget_recordings()
+
+
+@kernels
+def test_a_recording_that_fails_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        capacity, calls = 8, 0
+
+        def __call__(self, *_: Tensor, **__: object) -> tuple[Tensor, ...]:
+            self.calls += 1
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        def clear(self) -> None:
+            pass
+
+    failing = Failing()
+    monkeypatch.setattr(dispatch, "_recordings", lambda: failing)
+    first, second = pair(18, 17, Steerer.spread(20))
+    operands = Cosine(first, second).operands()
+    assert operands is not None
+    with pytest.warns(RuntimeWarning, match=r"launched step by step from here on: operation not permitted"):
+        actual = dispatch._replayed(operands, Task()).assignments()[0][0]
+    assert failing.capacity == 0
+    assert_bit_equal(actual, launch([operands], Task()).assignments()[0][0])

@@ -1,0 +1,195 @@
+"""Rotations between the tried ones: found to a fraction of a degree where a fixed SO(2) steerer allows it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import steerers
+from helpers import EXAMPLES, assert_near, randn, representations_of, seeds
+from steerers import Steerer
+from steerers.geometry import rotate_image
+from steerers.images.load import load_image
+from steerers.matching import Assignment, Strategy, make_strategy
+from steerers.matching.refinement import refined_rotations
+from steerers.steering.representations import Group, Representation
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SO2 = Group(None)
+FIXED = {"spread": Steerer.spread(64), "freq1": Steerer.freq1(32), "official": Steerer.from_spec("4x0 + 9x-1 + 9x-2")}
+
+
+def wrapped(angle: Tensor) -> Tensor:
+    return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
+
+
+def refined(strategy: Strategy, a: Tensor, b: Tensor) -> tuple[Assignment, Assignment]:
+    """The assignment before and after."""
+    found = strategy.match(a, b)
+    return found, strategy.refined_rotations(a, b, found)
+
+
+def by_hand(tried: Tensor) -> Assignment:
+    """Every description with the one of the same number, at a rotation of each."""
+    every = torch.arange(len(tried))
+    return Assignment(torch.stack([every, every], dim=1), torch.ones(len(tried)), 0.0, tried)
+
+
+def similarities(steerer: Steerer, a: Tensor, b: Tensor, rotations: Tensor) -> Tensor:
+    return torch.cosine_similarity(steerer.steer(a.double(), rotations), b.double(), dim=1)
+
+
+# Where rotations are refined ------------------------------------------------------------------------------------------
+
+
+@given(angle=st.floats(-3.1, 3.1), order=st.sampled_from([12, 16]), seed=seeds)
+@pytest.mark.parametrize("name", ["max-similarity", "max-matches", "subset"])
+@pytest.mark.parametrize("key", list(FIXED))
+def test_any_rotation_is_found(name: str, key: str, angle: float, order: int, seed: int, dtype: torch.dtype) -> None:
+    strategy, steerer = make_strategy(name, FIXED[key], order=order), FIXED[key]
+    a = randn(20, steerer.dim, seed=seed, dtype=dtype)
+    before, after = refined(strategy, a, steerer.steer(a, angle))
+    assert torch.equal(after.indices, before.indices)
+    assert torch.equal(after.scores, before.scores)
+    assert after.angle is not None
+    assert after.angles is not None
+    assert after.angles.dtype == torch.float64
+    right = after.indices[:, 0] == after.indices[:, 1]
+    assert right.double().mean() > 0.9
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-9
+    assert float(wrapped(after.angles - angle)[right].abs().max()) < tolerance
+    assert abs(float(wrapped(torch.tensor(after.angle - angle)))) < 0.05  # a wrong match may be among those near
+
+
+@given(angle=st.floats(-3.1, 3.1), seed=seeds)
+@pytest.mark.parametrize("key", list(FIXED))
+def test_noise_moves_the_rotation_a_little(key: str, angle: float, seed: int, dtype: torch.dtype) -> None:
+    steerer = FIXED[key]
+    a = randn(40, steerer.dim, seed=seed, dtype=dtype)
+    b = steerer.steer(a, angle) + 0.1 * randn(40, steerer.dim, seed=seed + 1, dtype=dtype)
+    _, after = refined(make_strategy("max-similarity", steerer, order=16), a, b)
+    assert after.angle is not None
+    assert after.angles is not None
+    assert abs(float(wrapped(torch.tensor(after.angle - angle)))) < 0.03
+    assert float(wrapped(after.angles - angle).abs().median()) < 0.05
+
+
+@given(
+    representation=representations_of(SO2), angle=st.floats(-3.1, 3.1), order=st.sampled_from([12, 16, 23]), seed=seeds
+)
+def test_every_representation(
+    representation: Representation, angle: float, order: int, seed: int, dtype: torch.dtype
+) -> None:
+    """Some repeat after less than a full turn, or hardly rotation; steering by what is found is right in any case."""
+    steerer = Steerer.from_representation(representation)
+    a = randn(10, steerer.dim, seed=seed, dtype=dtype)
+    step = 2 * math.pi / order
+    tried = torch.full((10,), step * round(angle / step), dtype=torch.float64)
+    b = steerer.steer(a, angle)
+    found = refined_rotations(a, b, by_hand(tried), steerer, order)
+    if not any(representation.multiplicities()):
+        assert found is None
+        return
+    assert found is not None
+    assert_near(steerer.steer(a.double(), found), b.double(), 1e-5 if dtype == torch.float32 else 1e-9)
+
+
+@given(representation=representations_of(SO2), order=st.integers(2, 20), seed=seeds)
+def test_never_worse_and_never_far(representation: Representation, order: int, seed: int) -> None:
+    steerer = Steerer.from_representation(representation)
+    a, b = randn(10, steerer.dim, seed=seed), randn(10, steerer.dim, seed=seed + 1)
+    tried = randn(10, seed=seed + 2)
+    found = refined_rotations(a, b, by_hand(tried), steerer, order)
+    if found is None:
+        assert not any(representation.multiplicities())
+        return
+    assert (similarities(steerer, a, b, found) >= similarities(steerer, a, b, tried) - 1e-12).all()
+    assert ((found - tried).abs() <= 2 * math.pi / order + 1e-12).all()
+
+
+def test_every_match_has_its_own_rotation() -> None:
+    steerer = FIXED["spread"]
+    a, rotations = (
+        randn(50, steerer.dim),
+        0.9 + 0.25 * (2 * torch.rand(50, generator=torch.Generator().manual_seed(0)) - 1),
+    )
+    b = steerer.steer(a, rotations.double())
+    for name in ("max-similarity", "max-matches"):
+        _, after = refined(make_strategy(name, steerer, order=16), a, b)
+        assert after.angles is not None
+        i, j = after.indices.unbind(dim=1)
+        assert torch.equal(i, j)
+        assert float((after.angles - rotations[i]).abs().max()) < 1e-6
+
+
+def test_wrong_matches_do_not_pull_the_rotation() -> None:
+    steerer = FIXED["spread"]
+    a = randn(200, steerer.dim)
+    b = steerer.steer(a, 2.8) + 0.2 * randn(200, steerer.dim, seed=1)
+    b[:60] = steerer.steer(a[:60], 1.0)
+    for name in ("max-similarity", "max-matches"):
+        _, after = refined(make_strategy(name, steerer, order=16), a, b)
+        assert after.angle == pytest.approx(2.8, abs=0.01)
+
+
+@pytest.mark.parametrize(("first", "second"), [(torch.float16, torch.float16), (torch.float32, torch.float64)])
+def test_types(first: torch.dtype, second: torch.dtype) -> None:
+    steerer = FIXED["spread"]
+    a = randn(20, steerer.dim)
+    _, after = refined(
+        make_strategy("max-similarity", steerer, order=16), a.to(first), steerer.steer(a, 0.5).to(second)
+    )
+    assert after.angle == pytest.approx(0.5, abs=1e-3)
+
+
+# Where they stay as they are ------------------------------------------------------------------------------------------
+
+UNCHANGED = {
+    "dual-softmax": make_strategy("dual-softmax"),
+    "mutual-nearest": make_strategy("mutual-nearest"),
+    "invariant": make_strategy("invariant", Steerer.spread(32)),
+    "procrustes": make_strategy("procrustes", Steerer.freq1(32)),
+    "prototype-procrustes": make_strategy("prototype-procrustes", Steerer.freq1(32)),
+    "exact": make_strategy("max-similarity", Steerer.spread(32), order=None),
+    "cyclic": make_strategy("max-similarity", Steerer.perm(32)),
+    "cyclic blocks": make_strategy("max-matches", Steerer.from_spec("8x0 + 12x1", "C8")),
+    "learned": make_strategy("max-matches", Steerer.from_matrix(Steerer.spread(32).generator(), "SO2")),
+    "no frequency but 0": make_strategy("max-similarity", Steerer.inv(32)),
+}
+
+
+@pytest.mark.parametrize("key", list(UNCHANGED))
+def test_unchanged(key: str) -> None:
+    a = randn(30, 32, dtype=torch.float64)
+    before, after = refined(UNCHANGED[key], a, a + 0.1 * randn(30, 32, seed=1))
+    assert len(before) > 20
+    assert after is before
+
+
+@pytest.mark.parametrize("name", ["max-similarity", "max-matches", "subset"])
+def test_no_match(name: str) -> None:
+    strategy = make_strategy(name, FIXED["spread"])
+    before, after = refined(strategy, torch.zeros(0, 64), randn(5, 64, dtype=torch.float32))
+    assert after is before
+    assert after.angle is None
+
+
+# Of images ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("strategy", "degrees"), [("max-similarity", 33.0), ("max-matches", -100.0)])
+def test_rotated_photograph(strategy: str, degrees: float) -> None:
+    image = load_image(EXAMPLES / "camera.jpg", max_size=320).tensor
+    rotated, _ = rotate_image(image, math.radians(degrees), fill=0.5)
+    m = steerers.load("compact", strategy=strategy, order=16, num_keypoints=300)(image, rotated.clamp(0, 1))
+    assert m.angle == pytest.approx(degrees, abs=1.0)
+    assert m.angles is not None
+    assert m.angles.shape == (len(m),)
+    off = (m.angles - degrees + 180) % 360 - 180
+    assert (abs(off) < 5).mean() > 0.8

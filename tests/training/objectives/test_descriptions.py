@@ -1,0 +1,368 @@
+"""Settings A, B and C: what is trained, what stays, and in which direction is steered."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from helpers import assert_near, randn, seeds
+from steerers.matching.strategies import PrototypeProcrustes
+from steerers.models.base import Descriptor
+from steerers.steering.steerer import Steerer
+from steerers.training.objectives.descriptions import (
+    DescriptorObjective,
+    Matcher,
+    MatchingOptions,
+    Setting,
+    describe_batch,
+    detect_batch,
+    with_anchors,
+)
+from steerers.training.objectives.terms import Objective, Term
+from training.tiny import (
+    OPTIONS,
+    SMALL,
+    STILL,
+    VIEWS,
+    Corners,
+    Patches,
+    Rings,
+    batch_of,
+    compact,
+    descriptor_objective,
+    noise,
+    photographs,
+    rotated,
+    shifted,
+    small_steerer,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def mean(term: Term) -> Tensor:
+    return term.total / term.count
+
+
+def descend(objective: Objective, steps: int, rate: float = 1e-2, term: str = "nll") -> list[float]:
+    """The losses of some steps on one batch."""
+    batch = batch_of(photographs())
+    parameters = [p for network in objective.networks().values() for p in network.parameters()]
+    optimiser, found = torch.optim.Adam(parameters, lr=rate), []
+    objective.train()
+    for _ in range(steps):
+        loss = mean(objective(batch, 0.0)[term])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        found.append(float(loss.detach()))
+    return found
+
+
+# Settings -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["A", "B", "C"])
+def test_a_small_network_learns_one_batch(setting: Setting) -> None:
+    found = descend(descriptor_objective(setting), 25)
+    assert all(math.isfinite(loss) for loss in found)
+    assert found[-1] < {"A": 0.95, "B": 0.7, "C": 0.7}[setting] * found[0]
+
+
+def test_setting_a_leaves_the_descriptor_to_the_bit() -> None:
+    objective = descriptor_objective("A")
+    before = {name: value.clone() for name, value in objective.descriptor.state_dict().items()}
+    start = objective.steerer.generator().detach().clone()
+    descend(objective, 3)
+    assert not objective.descriptor.training
+    assert not any(parameter.requires_grad for parameter in objective.descriptor.parameters())
+    assert list(objective.networks()) == ["steerer"]
+    for name, value in objective.descriptor.state_dict().items():  # the statistics of batch norm are among them
+        assert torch.equal(value, before[name]), name
+    assert not torch.equal(objective.steerer.generator(), start)
+
+
+def test_setting_b_trains_both() -> None:
+    objective = descriptor_objective("B")
+    assert list(objective.networks()) == ["descriptor", "steerer"]
+    start = {name: value.clone() for name, value in objective.state_dict().items()}
+    descend(objective, 1)
+    changed = {name for name, value in objective.state_dict().items() if not torch.equal(value, start[name])}
+    assert "steerer.action.weight" in changed
+    assert "descriptor.describer.linear.weight" in changed
+
+
+def test_both_views_go_through_the_network_at_once() -> None:
+    """So that its batch statistics are those of both, as in the original, also where keypoints differ in number."""
+    objective, batch = descriptor_objective("B").train(), batch_of(photographs())
+    masks = batch.masks1.clone()
+    masks[:, :, 24:] = False
+    batch = dataclasses.replace(batch, masks1=masks)
+    seen, forward = [], objective.descriptor.forward
+    objective.descriptor.forward = lambda images: (seen.append(images), forward(images))[1]
+    objective(batch, 0.0)["nll"].total.backward()
+    assert len(seen) == 1
+    assert torch.equal(seen[0], torch.cat([batch.images0, batch.images1]))
+
+
+def test_setting_c_trains_no_steerer() -> None:
+    objective = descriptor_objective("C")
+    assert list(objective.networks()) == ["descriptor"]
+    assert not list(objective.steerer.parameters())
+    assert not [name for name, _ in objective.named_parameters() if "steerer" in name]
+    before = objective.steerer.generator().clone()
+    descend(objective, 1)
+    assert torch.equal(objective.steerer.generator(), before)
+
+
+def test_the_dagger_compares_views_that_are_rotated_alike() -> None:
+    objective = DescriptorObjective(Patches(), None, Corners(), "C", OPTIONS)
+    rotations = quarters(0, 1, 2, 3)
+    still = photographs(size=48, views=STILL)
+    assert accuracy(objective, rotated(still, rotations, rotations)) == 1.0
+    assert accuracy(objective, rotated(still, rotations, torch.zeros_like(rotations))) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("setting", "steerer", "message"),
+    [
+        ("A", Steerer.spread(8, 2), "setting A needs a learnable steerer"),
+        ("B", None, "setting B needs a learnable steerer"),
+        ("C", small_steerer(), "setting C takes no learnable steerer"),
+    ],
+)
+def test_settings_refuse_steerers_that_do_not_fit(setting: Setting, steerer: Steerer | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DescriptorObjective(compact(), steerer, Corners(), setting)
+
+
+@pytest.mark.parametrize("name", ["num_keypoints", "radius", "inverse_temperature"])
+def test_options_must_be_positive(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be positive, got 0"):
+        MatchingOptions(**{name: 0})  # type: ignore[arg-type]
+
+
+# The sign -------------------------------------------------------------------------------------------------------------
+
+
+def accuracy(objective: Objective, batch: object) -> float:
+    total, count = objective.measure(batch)["accuracy"]  # type: ignore[arg-type]
+    assert count > 10
+    return total / count
+
+
+def quarters(*counts: int) -> Tensor:
+    """Quarter turns, in radians."""
+    return torch.tensor(counts, dtype=torch.float64) * (math.pi / 2)
+
+
+def inverse(steerer: Steerer) -> Steerer:
+    """That rotates the other way."""
+    generator = steerer.generator().float()
+    return Steerer.from_matrix(-generator if steerer.group.continuous else generator.mT, steerer.group)
+
+
+@given(seeds, st.sampled_from(["spread", "freq1", "C4", "C8"]))
+def test_an_equivariant_descriptor_is_steered_from_the_second_view_to_the_first(seed: int, kind: str) -> None:
+    steerer = {
+        "spread": lambda: Steerer.spread(28, 6),
+        "freq1": lambda: Steerer.freq1(28),
+        "C4": lambda: Steerer.perm(28, "C4"),
+        "C8": lambda: Steerer.from_spec("4x0 + 4x1 + 4x2 + 4x3", "C8"),
+    }[kind]()
+    order = steerer.group.order or 360
+    steps = torch.randint(order, (2, 6), generator=torch.Generator().manual_seed(seed))
+    rotations0, rotations1 = steps.double() * (2 * math.pi / order)
+    upright = randn(6, 12, steerer.dim, seed=seed, dtype=torch.float32)
+    first, second = (steerer.steer(upright, rotations[:, None]) for rotations in (rotations0, rotations1))
+    batch = dataclasses.replace(shifted(count=6), rotations0=rotations0, rotations1=rotations1)
+    matches = torch.cartesian_prod(torch.arange(6), torch.arange(12))
+    matches = torch.stack([matches[:, 0], matches[:, 1], matches[:, 1]], dim=1)
+    real = (torch.ones(6, 12, dtype=torch.bool),) * 2
+    measured = Matcher(steerer, OPTIONS).measure(first, second, batch, matches, real)
+    assert measured["accuracy"] == (72.0, 72.0)
+    apart = ((steps[0] - steps[1]) % order * 2 % order != 0).any()  # a half turn is its own inverse
+    wrong = Matcher(inverse(steerer), OPTIONS).measure(first, second, batch, matches, real)
+    assert (wrong["nll"][0] > measured["nll"][0] + 1) == bool(apart)
+
+
+def test_quarter_turns_of_images_are_steered_exactly() -> None:
+    perm = Steerer.perm(Patches.dim, "C4")
+    still, rotations0 = photographs(size=48, views=STILL), quarters(0, 1, 2, 3)
+    for k in range(4):
+        batch = rotated(still, rotations0, rotations0 + quarters(k))
+        assert accuracy(DescriptorObjective(Patches(), perm, Corners(), "C", OPTIONS), batch) == 1.0
+        wrong = DescriptorObjective(Patches(), inverse(perm), Corners(), "C", OPTIONS)
+        assert (accuracy(wrong, batch) == 1.0) == (k in (0, 2))
+
+
+def test_any_rotation_of_images_is_steered() -> None:
+    steerer = Steerer.from_spec(Rings.spec, dim=Rings.dim)
+    batch = batch_of(photographs(size=80, views=dataclasses.replace(STILL, size=64)), "SO2", count=8)
+    right = accuracy(DescriptorObjective(Rings(), steerer, Corners(), "C", OPTIONS), batch)
+    wrong = accuracy(DescriptorObjective(Rings(), inverse(steerer), Corners(), "C", OPTIONS), batch)
+    assert right > 0.8
+    assert wrong < 0.5 * right
+
+
+# Keypoints and the frozen detector ------------------------------------------------------------------------------------
+
+
+def test_keypoints_are_filled_up_to_the_longest() -> None:
+    images = torch.stack([noise(24, seed) for seed in range(3)])
+    masks = torch.ones(3, 24, 24, dtype=torch.bool)
+    masks[1], masks[2, :, :12] = False, False
+    xy, real = detect_batch(Corners(), images, 6, masks)
+    assert xy.shape == (3, 6, 2)
+    assert real.sum(dim=1).tolist()[:2] == [6, 0]
+    for index in (0, 2):
+        found = Corners().detect(images[index], num_keypoints=6, mask=masks[index]).xy
+        assert torch.equal(xy[index][real[index]], found)
+    assert (xy[2][real[2]][:, 0] >= 12).all()
+
+
+def test_nothing_is_seen_in_padding() -> None:
+    batch = rotated(photographs(size=48, views=STILL), torch.tensor([0.6, 0.0]), torch.tensor([0.0, 2.2]))
+    assert not batch.masks0.all()
+    xy, real = detect_batch(Corners(), batch.images0, 500, batch.masks0)
+    pair = torch.arange(2)[:, None].expand_as(real)[real]
+    x, y = xy[real].long().unbind(1)
+    assert batch.masks0[pair, y, x].all()
+
+
+def test_a_batch_without_keypoints_has_no_loss_and_no_nan() -> None:
+    objective = descriptor_objective("B")
+    batch = batch_of(photographs())
+    nothing = torch.zeros_like(batch.masks0)
+    term = objective(dataclasses.replace(batch, masks0=nothing), 0.0)["nll"]
+    assert float(term.total.detach()) == float(term.count) == 0.0
+    term.total.backward()
+    for network in objective.networks().values():
+        for name, parameter in network.named_parameters():
+            if parameter.grad is not None:  # what makes the keypoints has none
+                assert torch.equal(parameter.grad, torch.zeros_like(parameter)), name
+    assert objective.steerer.generator().grad is not None
+
+
+def test_the_detector_is_kept_out_but_moves_along() -> None:
+    detector = Corners()
+    objective = DescriptorObjective(compact(), small_steerer(), detector, "B")
+    assert not detector.training
+    assert not detector.gain.requires_grad
+    assert not [name for name in objective.state_dict() if "gain" in name]
+    assert not [parameter for parameter in objective.parameters() if parameter is detector.gain]
+    objective.train()
+    assert not detector.training
+    objective.to(torch.float64)
+    assert detector.gain.dtype == torch.float64
+
+
+def test_points_that_are_known_to_correspond_are_described_too() -> None:
+    anchors = torch.tensor([[[3.0, 4.0], [math.nan, math.nan]]]), torch.tensor([[[5.0, 4.0], [math.nan, 1.0]]])
+    batch = shifted((2.0, 0.0), anchors=anchors)
+    xy, real = with_anchors(torch.ones(1, 3, 2), torch.tensor([[True, False, True]]), batch, 1)
+    assert xy[0, 3:].tolist() == [[5.0, 4.0], [0.0, 1.0]]
+    assert real[0].tolist() == [True, False, True, True, False]
+    objective = DescriptorObjective(compact(), small_steerer(), Corners(), "B", OPTIONS)
+    blank = torch.zeros_like(batch.masks0)
+    term = objective(dataclasses.replace(batch, masks0=blank, masks1=blank), 0.0)["nll"]
+    assert float(term.count) == 1.0
+    assert with_anchors(xy, real, shifted(), 0) == (xy, real)
+
+
+def test_any_descriptor_describes_a_batch() -> None:
+    network, images = compact().eval(), torch.rand(2, 3, 30, 40)
+    xy = torch.rand(2, 7, 2) * 29
+
+    class Plain(Descriptor):
+        dim = SMALL.dim
+        describe = network.describe
+
+    assert_near(describe_batch(Plain(), images, xy), describe_batch(network, images, xy), 1e-5)
+
+
+def test_the_loss_is_not_computed_in_half_precision() -> None:
+    matcher = Matcher(small_steerer(), OPTIONS)
+    batch = dataclasses.replace(shifted(count=2), rotations0=torch.tensor([0.1, 2.0], dtype=torch.float64))
+    first, second = (randn(2, 9, SMALL.dim, seed=seed, dtype=torch.float32) for seed in (0, 1))
+    matches, real = torch.tensor([[0, 1, 2], [1, 3, 3]]), (torch.ones(2, 9, dtype=torch.bool),) * 2
+    expected = matcher.term(first, second, batch, matches, real), matcher.measure(first, second, batch, matches, real)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        term, measures = (
+            matcher.term(first, second, batch, matches, real),
+            matcher.measure(first, second, batch, matches, real),
+        )
+    assert torch.equal(term.total, expected[0].total)
+    assert measures == expected[1]
+
+
+# The prototype --------------------------------------------------------------------------------------------------------
+
+PROTOTYPE = dataclasses.replace(OPTIONS, prototype=True)
+
+
+@given(st.integers(1, 8), seeds, st.sampled_from(["SO2", "C4", "C6"]))
+def test_the_prototype_is_that_of_the_strategy(half: int, seed: int, group: str) -> None:
+    steerer = Steerer.freq1(2 * half, group)
+    first, second = (randn(2, n, 2 * half, seed=seed + n, dtype=torch.float32) for n in (7, 5))
+    chosen = randn(2 * half, seed=seed + 1, dtype=torch.float32)
+    for prototype in (None, chosen):
+        matcher = Matcher(steerer, PROTOTYPE)
+        if prototype is not None:
+            nn.init.zeros_(matcher.prototype).data.add_(prototype)
+        unit0, unit1 = matcher.aligned(first, second, torch.rand(2))
+        strategy = PrototypeProcrustes(steerer=steerer, prototype=prototype)
+        for pair in range(2):
+            expected = strategy._aligned(first[pair])[0] @ strategy._aligned(second[pair])[0].mT
+            assert_near(unit0[pair].detach() @ unit1[pair].detach().mT, expected, 1e-4)
+
+
+@given(st.integers(1, 8), seeds, st.floats(-7, 7))
+def test_alignment_to_the_prototype_forgets_the_rotation(half: int, seed: int, angle: float) -> None:
+    matcher = Matcher(Steerer.freq1(2 * half), PROTOTYPE)
+    descriptions = randn(1, 4, 2 * half, seed=seed)
+    rotated_by = matcher.rotating.steer(descriptions, angle)
+    unit0, unit1 = matcher.aligned(descriptions, rotated_by, torch.zeros(1))
+    assert_near(unit0, unit1, 1e-6)
+    assert_near(unit0.norm(dim=2), torch.ones(1, 4), 1e-9)
+
+
+def test_the_gradient_of_the_prototype() -> None:
+    matcher = Matcher(Steerer.freq1(6), PROTOTYPE)
+    descriptions, prototype = randn(1, 3, 6).requires_grad_(), randn(6, seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(matcher._to_prototype, (descriptions, prototype))
+    nothing = torch.zeros(1, 2, 6, requires_grad=True)
+    matcher._to_prototype(nothing, prototype.detach()).sum().backward()
+    assert nothing.grad.isfinite().all()
+
+
+def test_the_prototype_of_a_frozen_descriptor_is_trained() -> None:
+    objective = DescriptorObjective(compact(), Steerer.freq1(SMALL.dim), Corners(), "A", PROTOTYPE)
+    assert list(objective.networks()) == ["prototype"]
+    found = descend(objective, 15, rate=0.1)
+    assert found[-1] < found[0]
+    again = DescriptorObjective(compact(1), Steerer.freq1(SMALL.dim), Corners(), "A", PROTOTYPE)
+    again.load_state_dict(objective.state_dict())
+    assert torch.equal(again.matcher.prototype, objective.matcher.prototype)
+
+
+@pytest.mark.parametrize(
+    "steerer", [None, Steerer.spread(8, 2), small_steerer(), Steerer.from_spec("4x1", "C2"), Steerer.from_spec("2x-1")]
+)
+def test_a_prototype_is_for_frequency_1(steerer: Steerer | None) -> None:
+    with pytest.raises(ValueError, match="Freq1"):
+        Matcher(steerer, PROTOTYPE)
+
+
+def test_views_of_the_tests_are_what_they_say() -> None:
+    batch = rotated(photographs(size=48, views=STILL), quarters(1), quarters(0))
+    assert torch.equal(batch.images0, torch.rot90(batch.images1, 1, (2, 3)))
+    assert VIEWS.size == 48
+    assert F.mse_loss(batch.images0, batch.images1) > 0

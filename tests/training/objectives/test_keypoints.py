@@ -1,0 +1,379 @@
+"""Rotation-consistent keypoints: what their targets are, and that they are learned."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from helpers import randn, seeds
+from steerers.datasets.folder import Photographs
+from steerers.datasets.pairs import PairBatch
+from steerers.datasets.views import Views
+from steerers.models.compact import CompactConfig
+from steerers.training.objectives.keypoints import (
+    DetectorObjective,
+    KeypointOptions,
+    keypoint_terms,
+    logits_of,
+    repeatability,
+    reprojection_terms,
+    splat,
+    without_margin,
+)
+from steerers.training.objectives.terms import Term
+from training.tiny import (
+    STILL,
+    Corners,
+    batch_of,
+    compact,
+    descriptor_objective,
+    photographs,
+    rotated,
+    shifted,
+    store_of,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PLAIN = KeypointOptions(area=1.0, most=6, suppress=1, prior="none", reprojection=0.0)
+
+
+def mean(term: Term) -> float:
+    return float((term.total / term.count).detach())
+
+
+def logits_like(batch: PairBatch, seed: int = 0) -> tuple[Tensor, Tensor]:
+    first, second = (randn(*batch.masks0.shape, seed=seed + k, dtype=torch.float32) for k in (0, 1))
+    return first.requires_grad_(), second.requires_grad_()
+
+
+# The cross entropy ----------------------------------------------------------------------------------------------------
+
+
+@given(seeds, st.integers(1, 12), st.tuples(st.integers(-4, 4), st.integers(-4, 4)))
+def test_the_loss_is_the_cross_entropy_to_the_best_common_pixels(seed: int, most: int, by: tuple[int, int]) -> None:
+    batch = shifted((float(by[0]), float(by[1])), count=2)
+    logits0, logits1 = logits_like(batch, seed)
+    term = keypoint_terms(logits0, logits1, batch, dataclasses.replace(PLAIN, most=most), 0.0)["keypoints"]
+    total = 0.0
+    first_logits, second_logits = logits0.detach(), logits1.detach()
+    for pair in range(2):  # the same written out, pixel by pixel
+        common = [(x, y) for y in range(16) for x in range(20) if 0 <= x + by[0] < 20 and 0 <= y + by[1] < 16]
+        first = torch.tensor([float(first_logits[pair, y, x]) for x, y in common], dtype=torch.float64).log_softmax(0)
+        second = torch.tensor(
+            [float(second_logits[pair, y + by[1], x + by[0]]) for x, y in common], dtype=torch.float64
+        )
+        total -= float((first + second.log_softmax(0)).topk(most).values.sum())
+    assert float(term.count) == 2 * most
+    assert float(term.total.detach()) == pytest.approx(total, rel=1e-4)
+
+
+def test_what_one_view_alone_sees_is_not_judged_and_padding_always_is() -> None:
+    masks0 = torch.ones(1, 16, 20, dtype=torch.bool)
+    masks0[:, :, :3] = False
+    batch = shifted((6.0, 0.0), masks0=masks0)
+    logits0, logits1 = logits_like(batch)
+    keypoint_terms(logits0, logits1, batch, PLAIN, 0.0)["keypoints"].total.backward()
+    assert (logits0.grad[:, :, :3] > 0).all()  # outside of the photograph: less likely from now on
+    assert (logits0.grad[:, :, 14:] == 0).all()  # moved out of the second view
+    assert (logits1.grad[:, :, :6] == 0).all()  # not in the first view
+    assert (logits0.grad[:, :, 3:14] != 0).all()
+
+
+@given(seeds, st.sampled_from([1, 5]), st.floats(1, 60))
+def test_targets_are_as_many_as_the_area_allows_and_never_in_padding(seed: int, suppress: int, area: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    masks0, masks1 = torch.rand(2, 2, 16, 20, generator=generator) < 0.6
+    batch = shifted((2.0, 1.0), count=2, masks0=masks0, masks1=masks1)
+    logits0, logits1 = logits_like(batch, seed)
+    with torch.no_grad():
+        logits0[~masks0], logits1[~masks1] = 50.0, 50.0  # a network that finds keypoints outside of the photographs
+    options = dataclasses.replace(PLAIN, area=area, most=100, suppress=suppress)
+    term = keypoint_terms(logits0, logits1, batch, options, 0.0)["keypoints"]
+    seen = masks0.clone()
+    seen[:, :, 18:], seen[:, 15:] = False, False  # moved out of the second view
+    seen[:, :15, :18] &= masks1[:, 1:, 2:]
+    allowed = [min(100, math.ceil(int(pair.sum()) / area)) for pair in seen]
+    assert float(term.count) <= sum(allowed)
+    if suppress == 1:
+        assert float(term.count) == sum(min(most, int(pair.sum())) for most, pair in zip(allowed, seen, strict=True))
+    term.total.backward()
+    for logits, masks in ((logits0, masks0), (logits1, masks1)):
+        assert (logits.grad[~masks] >= 0).all()  # a target would pull
+        assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("prior", ["corners", "none"])
+def test_views_that_share_nothing_give_no_loss_and_no_nan(prior: str) -> None:
+    batch = shifted((99.0, 0.0), count=2)
+    options = KeypointOptions(prior=prior, matchability=1.0)  # type: ignore[arg-type]
+    logits0, logits1 = logits_like(batch)
+    terms = keypoint_terms(logits0, logits1, batch, options, 0.0)
+    xy = torch.full((2, 3, 2), 4.0, requires_grad=True)
+    real = (torch.ones(2, 3, dtype=torch.bool),) * 2
+    terms |= reprojection_terms(xy, xy, batch, real, options)
+    assert float(terms["keypoints"].count) == float(terms["reprojection"].count) == 0.0
+    total = sum(term.total for term in terms.values())
+    assert float(total.detach()) == pytest.approx(0.0, abs=1e-6)
+    total.backward()
+    for leaf in (logits0, logits1, xy):
+        assert torch.equal(leaf.grad, torch.zeros_like(leaf))
+
+
+def test_the_margin_of_a_photograph_is_padding() -> None:
+    masks = torch.ones(1, 16, 20, dtype=torch.bool)
+    masks[:, :, 15:] = False
+    batch = shifted((1.0, 0.0), masks0=masks, masks1=masks)
+    assert without_margin(batch, 0) is batch
+    inner = without_margin(batch, 3)
+    expected = masks.clone()
+    expected[:, :, 12:] = False  # the view ends at its other sides, not the photograph
+    assert torch.equal(inner.masks0, expected)
+    assert torch.equal(inner.masks1, expected)
+    logits0, logits1 = logits_like(inner)
+    with torch.no_grad():
+        logits0[:, :, 11], logits1[:, :, 12] = 9.0, 9.0  # within the first, in the margin of the second
+    keypoint_terms(logits0, logits1, inner, PLAIN, 0.0)["keypoints"].total.backward()
+    assert (logits1.grad[:, :, 12] > 0).all()
+    xy = torch.tensor([[[11.0, 4.0], [5.0, 4.0]]])
+    real = (torch.ones(1, 2, dtype=torch.bool),) * 2
+    assert repeatability(xy, xy + torch.tensor([1.0, 0.0]), inner, real, 1.0) == (1.0, 1.0)
+
+
+# Priors ---------------------------------------------------------------------------------------------------------------
+
+
+def targets_of(batch: PairBatch, options: KeypointOptions, progress: float = 0.0) -> set[tuple[int, int]]:
+    """Where a network that knows nothing is pulled to."""
+    logits0, logits1 = (torch.zeros_like(batch.masks0, dtype=torch.float32).requires_grad_() for _ in (0, 1))
+    keypoint_terms(logits0, logits1, batch, options, progress)["keypoints"].total.backward()
+    y, x = (logits0.grad[0] < 0).nonzero().T
+    return {(int(a), int(b)) for a, b in zip(x, y, strict=True)}
+
+
+def test_corners_attract_until_they_have_faded() -> None:
+    image = torch.zeros(1, 3, 30, 30)
+    image[..., 8:20, 10:22] = 1.0
+    batch = dataclasses.replace(shifted(size=(30, 30)), images0=image, images1=image)
+    options = dataclasses.replace(PLAIN, prior="corners", prior_until=0.5, most=4, suppress=5)
+    corners = targets_of(batch, options)
+    assert len(corners) == 4
+    for x, y in ((10, 8), (21, 8), (10, 19), (21, 19)):
+        assert min(max(abs(x - a), abs(y - b)) for a, b in corners) <= 2
+    assert targets_of(batch, options, 0.4) == corners
+    faded = dataclasses.replace(options, prior="none")
+    assert targets_of(batch, options, 0.5) == targets_of(batch, faded, 0.0) != corners
+
+
+def test_points_of_a_reconstruction_are_the_targets_of_the_sfm_prior() -> None:
+    points = torch.tensor([[[3.0, 4.0], [10.2, 7.8], [math.nan, math.nan], [15.0, 2.0]]])
+    batch = shifted((1.0, 0.0), anchors=(points, points + torch.tensor([1.0, 0.0])))
+    options = dataclasses.replace(PLAIN, prior="sfm", prior_weight=50.0, most=3)
+    assert targets_of(batch, options) == {(3, 4), (10, 8), (15, 2)}
+    assert targets_of(batch, options, 1.0) == {(3, 4), (10, 8), (15, 2)}  # it stays
+    with pytest.raises(ValueError, match="'sfm' needs points of a reconstruction"):
+        targets_of(shifted(), options)
+
+
+def test_all_points_of_a_view_come_before_those_that_both_show() -> None:
+    points, others = (torch.tensor([[[float(x), 4.0], [10.0, 8.0], [math.nan, math.nan]]]) for x in (3, 6))
+    there = torch.tensor([1.0, 0.0])
+    batch = shifted((1.0, 0.0), anchors=(others, others + there), detections=(points, (points + there)[:, :1]))
+    options = dataclasses.replace(PLAIN, prior="sfm", prior_weight=50.0, most=2)
+    assert targets_of(batch, options) == {(3, 4), (10, 8)}
+    assert targets_of(dataclasses.replace(batch, anchors=None), options) == {(3, 4), (10, 8)}
+    assert targets_of(dataclasses.replace(batch, detections=None), options) == {(6, 4), (10, 8)}
+
+
+def test_points_for_the_detector_are_no_keypoints_of_a_descriptor() -> None:
+    plain = batch_of(photographs())
+    points = torch.rand(len(plain), 9, 2, generator=torch.Generator().manual_seed(0)) * plain.images0.shape[-1]
+    pointed = dataclasses.replace(plain, detections=(points, points))
+    objective = descriptor_objective("B").eval()
+    expected, found = (objective(batch, 0.0)["nll"] for batch in (plain, pointed))
+    assert float(found.count) == float(expected.count) > 0
+    assert torch.equal(found.total, expected.total)
+
+
+def test_splatted_points_are_blurred_by_half_a_pixel() -> None:
+    masks = torch.ones(2, 9, 12, dtype=torch.bool)
+    points = torch.tensor([[[4.0, 4.0], [4.2, 3.9], [math.nan, 0.0]], [[-1.0, 3.0], [12.0, 2.0], [0.0, 0.0]]])
+    maps = splat(points, masks)
+    assert float(maps[0].max()) == float(maps[0, 4, 4]) == 1.0  # of two in one pixel there is one
+    assert float(maps[0, 4, 5]) == pytest.approx(math.exp(-2.0))
+    assert float(maps[0, 5, 5]) == pytest.approx(math.exp(-4.0))
+    assert float(maps[0].sum()) == pytest.approx(sum(math.exp(-2.0 * k * k) for k in range(-2, 3)) ** 2, rel=1e-5)
+    assert (maps[1, :3, :3] > 0).all()
+    maps[1, :3, :3] = 0
+    assert not maps[1].any()  # what lies outside is not drawn
+
+
+# Matchability ---------------------------------------------------------------------------------------------------------
+
+MATCHABLE = dataclasses.replace(PLAIN, matchability=2.0)
+
+
+def smoothed(maps: Tensor) -> Tensor:
+    """The original's window, written out."""
+    taps = (-(torch.linspace(-2, 2, 51, dtype=torch.float64) ** 2)).exp()
+    height, width = maps.shape
+    rows, columns = (
+        torch.stack([torch.stack([taps[25 + i - j] if abs(i - j) <= 25 else taps.new_zeros(()) for j in range(n)])
+                     for i in range(n)])
+        for n in (height, width)
+    )  # fmt: skip
+    return rows @ maps.double() @ columns.mT
+
+
+def test_matchability_is_the_divergence_from_the_common_part() -> None:
+    batch = shifted((3.0, -2.0))
+    logits0, logits1 = logits_like(batch)
+    term = keypoint_terms(logits0, logits1, batch, MATCHABLE, 0.0)["matchability"]
+    assert term.weight == 2.0
+    expected = 0.0
+    for logits, seen in ((logits0, batch.warp.forward), (logits1, batch.warp.backward)):
+        grid = torch.cartesian_prod(torch.arange(16.0), torch.arange(20.0)).flip(1)[None]
+        common = seen(grid)[1].view(16, 20).double()
+        likely = logits[0].detach().double().exp() * common
+        p, q = (smoothed(m) / smoothed(m).sum() for m in (common, likely))
+        expected += float((p * (p.log() - q.log())).sum())
+    assert mean(term) == pytest.approx(expected / 2, rel=1e-4)
+
+
+def test_matchability_is_least_where_keypoints_are_spread() -> None:
+    batch = shifted()
+    even = torch.zeros(1, 16, 20)
+    crowded = even.clone()
+    crowded[:, 2:4, 2:4] = 8.0
+    crowded.requires_grad_()
+    least = keypoint_terms(even, even, batch, MATCHABLE, 0.0)["matchability"]
+    assert mean(least) == pytest.approx(0.0, abs=1e-6)
+    more = keypoint_terms(crowded, even, batch, MATCHABLE, 0.0)["matchability"]
+    assert mean(more) > 0.05
+    more.total.backward()
+    assert float(crowded.grad[0, 2, 2]) > 0 > float(crowded.grad[0, 14, 18])
+
+
+# Keypoints that should be one -----------------------------------------------------------------------------------------
+
+
+def test_repeatability_counts_what_could_be_found_again() -> None:
+    batch = shifted((4.0, 0.0), count=2)
+    xy0 = torch.tensor([[[2.0, 2], [8, 8], [18, 5]], [[1, 1], [5, 5], [9, 9]]])
+    xy1 = torch.tensor([[[6.5, 2.0], [12, 12], [0, 0]], [[5, 1], [9, 5], [13, 9]]])
+    real0 = torch.tensor([[True, True, True], [True, True, False]])
+    real1 = torch.tensor([[True, True, True], [False, True, True]])
+    assert repeatability(xy0, xy1, batch, (real0, real1), 1.0) == (2.0, 4.0)
+    nothing = torch.zeros_like(real1)
+    assert repeatability(xy0, xy1, batch, (real0, nothing), 1.0) == (0.0, 4.0)
+
+
+def test_reprojection_pulls_keypoints_together() -> None:
+    batch = shifted((4.0, 0.0))
+    xy0 = torch.tensor([[[2.0, 2.0], [10.0, 8.0]]], requires_grad=True)
+    xy1 = torch.tensor([[[7.0, 2.0], [14.0, 13.0]]], requires_grad=True)  # one pixel too far; nowhere near
+    term = reprojection_terms(xy0, xy1, batch, (torch.ones(1, 2, dtype=torch.bool),) * 2, PLAIN)["reprojection"]
+    assert (float(term.count), float(term.total.detach())) == (1.0, 1.0)
+    term.total.backward()
+    assert xy0.grad.tolist() == [[[-1.0, 0.0], [0.0, 0.0]]]
+    assert xy1.grad.tolist() == [[[1.0, 0.0], [0.0, 0.0]]]
+
+
+# The objective --------------------------------------------------------------------------------------------------------
+
+
+def test_a_small_detector_learns_one_batch() -> None:
+    options = KeypointOptions(area=40.0, num_keypoints=20, matchability=0.1)
+    objective = DetectorObjective(compact(), options).train()
+    batch = batch_of(photographs())
+    optimiser, found = torch.optim.Adam(objective.parameters(), lr=1e-2), []
+    for _ in range(15):
+        terms = objective(batch, 0.0)
+        assert set(terms) == {"keypoints", "reprojection", "matchability"}
+        loss = sum(term.weight * term.total / term.count.clamp(min=1) for term in terms.values())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        found.append(mean(terms["keypoints"]))
+    assert all(math.isfinite(value) for value in found)
+    assert found[-1] < 0.95 * found[0]
+    assert objective.steerer is None
+    assert list(objective.networks()) == ["detector"]
+    assert set(objective.measure(batch)) == {"nll", "repeatability"}
+
+
+def blobs(places: list[tuple[int, int]], size: int) -> Tensor:
+    """A dark picture with bright spots."""
+    ys, xs = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
+    spots = [(-((xs - x) ** 2 + (ys - y) ** 2) / 8.0).exp() for x, y in places]
+    return torch.stack(spots).sum(0).clamp(0, 1).expand(3, -1, -1)
+
+
+def test_a_detector_learns_to_repeat_a_few_blobs() -> None:
+    places = [(12, 10), (34, 14), (20, 26), (38, 36), (10, 38)]
+    source = Photographs(store_of([blobs(places, 48)]), Views(size=48, scale=(1, 1), perspective=0, photometric=0))
+    network = compact(0, CompactConfig(channels=(6, 8, 8), blocks=(1, 1), dim=2, hidden=2))
+    options = KeypointOptions(area=400.0, most=5, prior_until=0.5, num_keypoints=5, radius=1.5)
+    objective = DetectorObjective(network, options)
+    optimiser = torch.optim.Adam(objective.parameters(), lr=2e-2)
+    held_out = batch_of(source, "SO2", count=6, seed=10**6)
+    before = objective.eval().measure(held_out)["repeatability"]
+    objective.train()
+    for step in range(50):
+        terms = objective(batch_of(source, "SO2", count=3, seed=step), step / 50)
+        loss = sum(term.weight * term.total / term.count.clamp(min=1) for term in terms.values())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    found, could = objective.eval().measure(held_out)["repeatability"]
+    assert found / could > 0.8 > 2 * before[0] / max(before[1], 1)
+    upright = rotated(source, *(torch.zeros(1, dtype=torch.float64),) * 2)
+    keypoints = network.detect(upright.images0[0], num_keypoints=5).xy
+    assert (torch.cdist(torch.tensor(places).float(), keypoints).amin(dim=1) < 1.5).sum() >= 4
+
+
+def test_half_precision_is_for_the_network_alone() -> None:
+    objective = DetectorObjective(compact().eval(), KeypointOptions(area=40.0, num_keypoints=20))
+    batch = rotated(photographs(size=48, views=STILL), *torch.tensor([[0.4, 1.0], [0.0, 2.0]]).double())
+    logits = logits_of(objective.network, torch.cat([batch.images0, batch.images1]))
+    objective._logits = lambda _: logits.chunk(2)  # type: ignore[method-assign]
+    expected = objective(batch, 0.0), objective.measure(batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        terms, measures = objective(batch, 0.0), objective.measure(batch)
+    for name, term in terms.items():
+        assert torch.equal(term.total, expected[0][name].total)
+    assert measures == expected[1]
+
+
+def test_warps_that_are_known_at_tracks_alone_are_refused() -> None:
+    batch = dataclasses.replace(batch_of(photographs()), dense=False)
+    with pytest.raises(ValueError, match="known everywhere"):
+        DetectorObjective(compact())(batch, 0.0)
+
+
+def test_a_detector_without_logits_is_refused() -> None:
+    with pytest.raises(TypeError, match="Corners"):
+        logits_of(Corners(), torch.zeros(1, 3, 32, 32))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prior": "sift"}, "prior must be"),
+        ({"suppress": 4}, "suppress must be odd"),
+        ({"area": 0.0}, "must be positive"),
+        ({"matchability": -1.0}, "matchability is a weight"),
+        ({"reprojection": -0.1}, "reprojection is a weight"),
+        ({"reliability": -0.1}, "reliability is a weight"),
+        ({"margin": -1}, "margin must not be negative"),
+    ],
+)
+def test_wrong_options(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        KeypointOptions(**changes)  # type: ignore[arg-type]

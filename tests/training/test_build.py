@@ -1,0 +1,377 @@
+"""From configurations to networks and steerers; every configuration of the paper takes a step at a small size."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import PIL.Image
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers import CONFIG_FOLDER
+from steerers._weights import WeightsError
+from steerers.datasets.folder import Photographs
+from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations
+from steerers.datasets.photos import PhotoStore, find_photos
+from steerers.images.load import to_uint8
+from steerers.models import registry
+from steerers.models.compact import Compact
+from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
+from steerers.models.downloads import WeightFile
+from steerers.steering.steerer import Steerer
+from steerers.training import build
+from steerers.training.build import (
+    build_detector,
+    build_network,
+    build_objective,
+    build_steerer,
+    needed_weights,
+    published,
+)
+from steerers.training.config import (
+    ModelConfig,
+    SteererConfig,
+    TrainConfig,
+    ValidationConfig,
+    load_config,
+    parse_config,
+)
+from steerers.training.export import MODEL, export
+from steerers.training.objectives import DescriptorObjective, Objective
+from terrain import make_terrain
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = torch.device("cpu")
+CONFIGS = sorted(CONFIG_FOLDER.glob("*.toml"))
+SMALL = {"compact": {"dim": 32, "hidden": 32}}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of weights, and no way to fill it."""
+    monkeypatch.setenv("STEERERS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(build, "fetch", refuse_download)
+    return tmp_path / "home"
+
+
+def refuse_download(file: WeightFile) -> Path:
+    raise WeightsError(f"a test wanted {file.name}")
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photographs")
+    for seed in range(4):
+        PIL.Image.fromarray(to_uint8(make_terrain(96, seed)[:, : 80 + 4 * seed])).save(folder / f"{seed}.png")
+    return folder
+
+
+# Every configuration --------------------------------------------------------------------------------------------------
+
+
+class Patches(nn.Module):
+    """Stands for DINOv2: (B, 3, H, W) to (B, 1024, H / 14, W / 14)."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return nn.functional.avg_pool2d(images, PATCH).repeat(1, 342, 1, 1)[:, :1024]
+
+
+class Anchored:
+    """A source whose pairs have points of a reconstruction too."""
+
+    weights: Tensor | None = None
+
+    def __init__(self, source: PairSource) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def read(self, index: int) -> Any:
+        return self.source.read(index)
+
+    def make(
+        self, read: Sequence[Any], rotations0: Tensor, rotations1: Tensor, seeds: Sequence[int], device: torch.device
+    ) -> PairBatch:
+        batch = self.source.make(read, rotations0, rotations1, seeds, device)
+        points = torch.rand(len(batch), 20, 2, generator=torch.Generator().manual_seed(0)) * batch.images0.shape[-1]
+        moved, seen = batch.warp.forward(points)
+        anchors = (points, torch.where(seen[..., None], moved, torch.nan))
+        return dataclasses.replace(batch, anchors=anchors)
+
+
+def reduced(config: TrainConfig) -> TrainConfig:
+    """The same with tiny views, few keypoints of a detector without weights, and random networks."""
+    large = config.model.kind == "dedode-g"
+    model = {"weights": "", "detector": "upright-sift", "backbone_weights": "dinov2.pth" if large else ""}
+    return dataclasses.replace(
+        config,
+        batch=1,
+        precision="float32",
+        data=dataclasses.replace(config.data, views=dataclasses.replace(config.data.views, size=56 if large else 64)),
+        model=dataclasses.replace(config.model, **model),
+        matching=dataclasses.replace(config.matching, num_keypoints=60, radius=3.0),
+        keypoints=dataclasses.replace(config.keypoints, most=16, num_keypoints=16),
+        validation=ValidationConfig(pairs=1, rotations=(0,)),
+    )
+
+
+def batch_of(config: TrainConfig, photographs: Path) -> PairBatch:
+    """A pair that is rotated, where the configuration rotations pairs."""
+    source: PairSource = Photographs(PhotoStore.open(find_photos(photographs), 96), config.data.views)
+    source = Anchored(source) if config.keypoints.prior == "sfm" else source
+    for seed in range(20):
+        rotations0, rotations1 = draw_rotations(config.data.rotations, [seed])
+        if not torch.equal(rotations0, rotations1) or config.data.rotations.startswith("joint"):
+            break
+    return source.make([source.read(0)], rotations0, rotations1, [seed], CPU)
+
+
+def trained_parts(config: TrainConfig) -> set[str]:
+    """What a configuration says is trained, by the beginnings of names."""
+    if config.matching.prototype:
+        return {"prototype"}
+    if config.setting == "detector":
+        return {"detector"}
+    return {"A": {"steerer"}, "B": {"descriptor", "steerer"}, "C": {"descriptor"}, "joint": {"network"}}[config.setting]
+
+
+def loss_of(objective: Objective, batch: PairBatch) -> Tensor:
+    terms = objective(batch, 0.0)
+    return torch.stack([term.weight * term.total / term.count.clamp(min=1) for term in terms.values()]).sum()
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_configuration_takes_a_step(path: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "load_dinov2", lambda path: Patches())
+    config = reduced(load_config(path))
+    objective = build_objective(config).train()
+    loss = loss_of(objective, batch_of(config, photographs))
+    assert loss.item() > 0
+    loss.backward()
+    networks = objective.networks()
+    assert set(networks) == trained_parts(config)
+    trained = {id(parameter) for part in networks.values() for parameter in part.parameters()}
+    assert all(p.grad is None for p in objective.parameters() if id(p) not in trained), "a gradient of what is frozen"
+    for name, part in networks.items():
+        followed = [p for p in part.parameters() if p.grad is not None and p.grad.any()]
+        assert followed, f"no gradient of {name}"
+        before = followed[0].detach().clone()
+        torch.optim.AdamW(followed, lr=1e-3).step()
+        assert not torch.equal(followed[0].detach(), before)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_configuration_is_built_without_its_weights(path: Path) -> None:
+    config = load_config(path)
+    assert set(build_objective(config, pretrained=False).networks()) == trained_parts(config)
+
+
+def test_weights_that_are_not_here_are_asked_for() -> None:
+    for name, wanted in (("a-c4-b", "dedode_descriptor_B.pth"), ("c-c4-perm-b", "vgg19_bn-c79401a0.pth")):
+        with pytest.raises(WeightsError, match=f"a test wanted {wanted}"):
+            build_objective(load_config(next(path for path in CONFIGS if path.stem == name)))
+
+
+# Networks -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_seed_gives_the_start_and_leaves_the_global_generator() -> None:
+    def start(seed: int) -> dict[str, Tensor]:
+        config = parse_config({"seed": seed, "model": SMALL, "steerer": {"kind": "random", "learn": True}})
+        return build_objective(config).state_dict()
+
+    before = torch.get_rng_state()
+    first, again, other = start(3), start(3), start(4)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(name.startswith("network.") and not torch.equal(first[name], other[name]) for name in first)
+    assert any(name.startswith("steerer.") and not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_precision_reaches_dedode_that_chooses_its_own() -> None:
+    for precision, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        for kind in ("dedode-b", "dedode-detector-l"):
+            network = build_network(parse_config({"model": {"kind": kind}}).model, precision)
+            assert isinstance(network, (DedodeDescriptor, DedodeDetector))
+            assert network.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"setting": "detector", "model": {"kind": "dedode-b"}}, "trains a detector, not model.kind 'dedode-b'"),
+        ({"setting": "C", "model": {"kind": "dedode-detector-l"}}, "trains a descriptor, not model.kind"),
+        ({"setting": "joint", "model": {"kind": "dedode-b"}}, "setting 'joint' needs model.kind 'compact'"),
+        ({"setting": "joint", "model": SMALL, "steerer": {"kind": "none"}}, "and a steerer"),
+        ({"setting": "C", "model": SMALL}, "set model.detector"),
+        (
+            {"setting": "C", "model": {**SMALL, "detector": "shift"}},
+            "model.detector: unknown model 'shift'.*dedode-l-so2",
+        ),
+        ({"setting": "B", "model": {**SMALL, "detector": "sift"}}, "learnable steerer"),
+        ({"model": {**SMALL, "weights": "vgg"}}, "'vgg' is for DeDoDe's networks"),
+        (
+            {"model": SMALL, "optimiser": {"learning_rates": {"netwrk": 1e-4}}},
+            "begins with 'netwrk'; there are network",
+        ),
+        ({"model": SMALL, "optimiser": {"learning_rates": {"steerer": 1e-4}}}, "begins with 'steerer'"),
+        ({"model": {"kind": "dedode-g"}, "setting": "C"}, "multiple of 14 pixels, got data.views.size 384"),
+        ({"model": SMALL, "keypoints": {"prior": "sfm"}}, "'sfm' needs points of a reconstruction"),
+        (
+            {"model": SMALL, "steerer": {"group": "C4", "kind": "perm"}},
+            "C4 does not have all the rotations of .* 'SO2'",
+        ),
+        (
+            {"model": SMALL, "steerer": {"group": "C2", "kind": "perm"}, "data": {"rotations": "C4"}},
+            "C2 does not have all the rotations of .* 'C4'",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(values: dict[str, Any], message: str) -> None:
+    for pretrained in (True, False):
+        with pytest.raises(ValueError, match=message):
+            build_objective(parse_config(values), pretrained=pretrained)
+
+
+# Weights --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_published_file_is_found_by_its_name(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = DedodeDescriptor("B").state_dict()
+    torch.save(wanted, tmp_path / "downloaded.pth")
+    asked: list[str] = []
+
+    def download(file: WeightFile) -> Path:
+        asked.append(file.name)
+        return tmp_path / "downloaded.pth"
+
+    monkeypatch.setattr(build, "fetch", download)
+    config = ModelConfig(kind="dedode-b", weights="dedode_descriptor_B.pth")
+    assert dict(needed_weights(config)) == {"dedode_descriptor_B.pth": "to be downloaded"}
+    state = build_network(config).state_dict()
+    assert asked == ["dedode_descriptor_B.pth"]
+    assert all(torch.equal(state[name], value) for name, value in wanted.items())
+    home.mkdir()
+    (home / "dedode_descriptor_B.pth").write_bytes(b"")
+    assert dict(needed_weights(config)) == {"dedode_descriptor_B.pth": "here"}
+
+
+def test_vgg_starts_the_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = DedodeDetector("L").encoder.state_dict()
+    torch.save({name.replace("layers.", "features."): value for name, value in encoder.items()}, tmp_path / "vgg.pth")
+    monkeypatch.setattr(build, "fetch", lambda file: tmp_path / "vgg.pth")
+    network = build_network(ModelConfig(kind="dedode-b", weights="vgg"))
+    state = network.encoder.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in encoder.items())
+
+
+def test_what_is_neither_a_file_nor_published_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'dedode_B.pth': there is no such file.*dedode_descriptor_B.pth.*vgg"):
+        published("dedode_B.pth")
+    with pytest.raises(WeightsError, match=r"gone/model.safetensors: .*No such file"):
+        build_network(ModelConfig(weights=str(tmp_path / "gone/model.safetensors")))
+    missing = ModelConfig(kind="dedode-g", weights="runs/none/model.safetensors", detector="superpoint")
+    assert dict(needed_weights(missing)) == {
+        "dinov2_vitl14_pretrain.pth": "to be downloaded",
+        "superpoint_v1.pth": "missing",
+        "runs/none/model.safetensors": "missing",
+    }
+
+
+def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
+    torch.save(DedodeDetector("L").state_dict(), tmp_path / "detector.pth")
+    with pytest.raises(WeightsError, match=r"detector.pth: not the weights of model.kind 'dedode-b': \d+ names"):
+        build_network(ModelConfig(kind="dedode-b", weights=str(tmp_path / "detector.pth")))
+
+
+def test_a_run_starts_from_another_one(tmp_path: Path) -> None:
+    config = parse_config({"model": SMALL, "seed": 5})
+    objective = build_objective(config)
+    export(objective, config, 1, tmp_path / MODEL)
+    again = build_network(dataclasses.replace(config.model, weights=str(tmp_path / MODEL)))
+    assert isinstance(again, Compact)
+    expected = objective.networks()["network"].state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in again.state_dict().items())
+
+
+# Detectors ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_detector_of_a_run_gives_the_keypoints(tmp_path: Path) -> None:
+    config = parse_config({"setting": "detector", "model": {"kind": "dedode-detector-l"}})
+    objective = build_objective(config)
+    export(objective, config, 1, tmp_path / MODEL)
+    detector = build_detector(ModelConfig(detector="dedode-l-c4", detector_weights=str(tmp_path / MODEL)))
+    expected = objective.networks()["detector"].state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in detector.state_dict().items())
+
+
+def test_the_detector_is_no_part_of_what_is_trained() -> None:
+    torch_config = parse_config({"setting": "C", "model": {**SMALL, "detector": "upright-sift"}})
+    objective = build_objective(torch_config)
+    assert isinstance(objective, DescriptorObjective)
+    assert not any("detector" in name for name in objective.state_dict())
+
+
+# Steerers -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("learn", [False, True])
+@pytest.mark.parametrize(
+    ("group", "kind", "spec"),
+    [
+        ("SO2", "inv", "32x0"),
+        ("SO2", "freq1", "16x1"),
+        ("SO2", "spread", "8x0 + 2x1 + 2x2 + 2x3 + 2x4 + 2x5 + 2x6"),
+        ("C4", "inv", "32x0"),
+        ("C4", "freq1", "16x1"),
+        ("C4", "perm", "8x0 + 8x1 + 8x2"),
+    ],
+)
+def test_kinds_of_steerers(group: str, kind: str, spec: str, learn: bool) -> None:
+    steerer = build_steerer(SteererConfig(group=group, kind=kind, learn=learn), 32, 0)
+    assert steerer is not None
+    assert steerer.learnable == learn
+    nearest, residual = steerer.nearest_representation()
+    expected = Steerer.from_spec(spec, group).representation
+    assert residual < 1e-4
+    assert expected is not None
+    assert sorted(nearest.terms) == sorted(expected.terms)
+
+
+def test_a_steerer_from_a_file_is_trained_or_not_as_asked(tmp_path: Path) -> None:
+    path = tmp_path / "steerer.safetensors"
+    for saved in (Steerer.perm(16), Steerer.random(16, "C4", generator=torch.Generator().manual_seed(0))):
+        saved.save(path)
+        for learn in (False, True):
+            steerer = build_steerer(SteererConfig(group="C4", kind=str(path), learn=learn), 16, 0)
+            assert steerer is not None
+            assert steerer.learnable == learn
+            torch.testing.assert_close(steerer.generator().float(), saved.generator().float())
+    with pytest.raises(ValueError, match=r"a steerer of C4 for descriptions of length 16, but .* C8 .* length 16"):
+        build_steerer(SteererConfig(group="C8", kind=str(path)), 16, 0)
+    with pytest.raises(ValueError, match="length 32"):
+        build_steerer(SteererConfig(group="C4", kind=str(path)), 32, 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            SteererConfig(kind="spred"),
+            "steerer.kind must be inv, freq1, perm, spread, random, none or a file, got 'spred'",
+        ),
+        (SteererConfig(group="C4", kind="spread"), "'spread' is for SO2, not C4"),
+        (SteererConfig(group="SO3"), "SO3"),
+        (SteererConfig(kind="absent.safetensors"), "absent.safetensors"),
+    ],
+)
+def test_a_wrong_steerer_is_named(config: SteererConfig, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_steerer(config, 32, 0)
