@@ -10,8 +10,8 @@ from steerers.datasets.pairs import PairBatch, PairSource
 from steerers.datasets.rng import mix
 from steerers.steering.steerer import Steerer
 from steerers.training.config import TrainConfig
-from steerers.training.objectives.terms import Objective
-from steerers.training.sources import read_pair
+from steerers.training.feed import read_pair
+from steerers.training.objectives.base import Objective
 
 _SEED = 43
 

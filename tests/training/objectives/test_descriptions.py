@@ -16,6 +16,7 @@ from helpers import assert_near, randn, seeds
 from steerers.matching.strategies import PrototypeProcrustes
 from steerers.models.base import Descriptor
 from steerers.steering.steerer import Steerer
+from steerers.training.objectives.base import Objective, Term
 from steerers.training.objectives.descriptions import (
     DescriptorObjective,
     Matcher,
@@ -25,7 +26,6 @@ from steerers.training.objectives.descriptions import (
     detect_batch,
     with_anchors,
 )
-from steerers.training.objectives.terms import Objective, Term
 from training.tiny import (
     OPTIONS,
     SMALL,

@@ -19,7 +19,7 @@ from steerers.models.dedode import DedodeDescriptor
 from steerers.models.sampling import sample_descriptions
 from steerers.steering.steerer import Steerer
 from steerers.training.objectives import losses
-from steerers.training.objectives.terms import Measures, Objective, Real, Term, Terms
+from steerers.training.objectives.base import Measures, Objective, Real, Term, Terms
 
 Setting = Literal["A", "B", "C"]
 

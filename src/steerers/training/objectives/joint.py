@@ -11,6 +11,7 @@ from steerers.datasets.pairs import PairBatch, correspondences
 from steerers.models.compact import Compact, FeatureMaps
 from steerers.models.sampling import sample_batch
 from steerers.steering.steerer import Steerer
+from steerers.training.objectives.base import Measures, Objective, Real, Term, Terms
 from steerers.training.objectives.descriptions import Matcher, MatchingOptions, with_anchors
 from steerers.training.objectives.keypoints import (
     KeypointOptions,
@@ -20,7 +21,6 @@ from steerers.training.objectives.keypoints import (
     without_margin,
 )
 from steerers.training.objectives.losses import look_up
-from steerers.training.objectives.terms import Measures, Objective, Real, Term, Terms
 
 
 class JointObjective(Objective):

@@ -52,7 +52,7 @@ def matching_nll(
 def matching_accuracy(
     unit0: Tensor, unit1: Tensor, matches: Tensor, real0: Tensor | None = None, real1: Tensor | None = None
 ) -> float:
-    """Share of true matches that are mutual nearest neighbours; not a number if there are none.
+    """Fraction of true matches that are mutual nearest neighbours; not a number if there are none.
 
     Args:
         unit0: (N, D) or (B, N, D) unit descriptions; ``unit1`` likewise.
