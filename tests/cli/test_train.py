@@ -110,14 +110,14 @@ def test_a_run_from_photographs(config: Path, photographs: Path, capsys: pytest.
         assert PIL.Image.open(folder / name).size[0] > 500
     assert [entry["step"] for entry in read_log(folder) if "loss" in entry] == [1, 2, 3, 4]
     assert json.loads((folder / "config.json").read_text())["name"] == "tiny"
-    assert read_checkpoint(folder / CHECKPOINT)["step"] == 4
+    assert read_checkpoint(folder)["step"] == 4
     assert any(name.startswith("network.") for name in weights_of(folder))
 
 
 def test_changes_reach_the_run(config: Path, photographs: Path) -> None:
     changes = ["steps=1", "steerer.kind=freq1", "data.rotations=C4", "validation.every=0"]
     assert run(config, "--out", "a/run", "--data", photographs, "--device", "cpu", "--set", *changes) == 0
-    saved = read_checkpoint(Path("a/run") / CHECKPOINT)["config"]
+    saved = read_checkpoint(Path("a/run"))["config"]
     assert (saved["steps"], saved["steerer"]["kind"], saved["data"]["rotations"]) == (1, "freq1", "C4")
 
 
@@ -159,7 +159,7 @@ def test_the_time_is_kept(config: Path, photographs: Path, capsys: pytest.Captur
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("out of time at step 1 of 4")
     assert lines[-1].endswith("--resume")
-    assert read_checkpoint(Path("run") / CHECKPOINT)["step"] == 1
+    assert read_checkpoint(Path("run"))["step"] == 1
 
 
 def test_without_matplotlib_one_line_names_the_extra(

@@ -106,9 +106,9 @@ def assert_same(actual: Any, expected: Any) -> None:
 
 
 def assert_same_run(folder: Path, expected: Path) -> None:
-    saved = read_checkpoint(folder / CHECKPOINT)
+    saved = read_checkpoint(folder)
     assert set(saved) == {"config", "step", "pairs", "objective", "average", "optimiser"}
-    assert_same(saved, read_checkpoint(expected / CHECKPOINT))
+    assert_same(saved, read_checkpoint(expected))
     assert entries(folder) == entries(expected)
     assert_same(read_spectrum(folder), read_spectrum(expected))
     assert_same(_weights.load(folder / MODEL), _weights.load(expected / MODEL))
@@ -140,7 +140,7 @@ def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, number: 
     ended = run(config, tmp_path / "parts", source)
     assert ended.reason == "interrupted"
     assert 1 <= ended.step < config.steps
-    assert read_checkpoint(tmp_path / "parts" / CHECKPOINT)["step"] == ended.step
+    assert read_checkpoint(tmp_path / "parts")["step"] == ended.step
     assert entries(tmp_path / "parts")[-1]["ended"] == "interrupted"
     assert {n: signal.getsignal(n) for n in handlers} == handlers
     run(config, tmp_path / "whole")
@@ -166,7 +166,7 @@ def test_a_crash_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     config = config_of(setting="A", checkpoint_every=2)
     with pytest.raises(OSError, match="the disk is gone"):
         run(config, tmp_path / "parts", Passing(photographs(), fail))
-    assert read_checkpoint(tmp_path / "parts" / CHECKPOINT)["step"] == 4
+    assert read_checkpoint(tmp_path / "parts")["step"] == 4
     run(config, tmp_path / "whole")
     run(config, tmp_path / "parts", resume=True)
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
@@ -198,16 +198,16 @@ def test_checkpoints_that_cannot_be_resumed_are_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_with_the_names_of_older_runs_is_resumed(tmp_path: Path) -> None:
     config = config_of(setting="A", steps=2)
     run(config, tmp_path, max_minutes=MOMENT)
-    saved = read_checkpoint(tmp_path / CHECKPOINT)
+    saved = read_checkpoint(tmp_path)
     saved["config"]["data"]["colmap_share"] = saved["config"]["data"].pop("colmap_fraction")
-    write_checkpoint(tmp_path / CHECKPOINT, saved)
+    write_checkpoint(tmp_path, saved)
     assert run(config, tmp_path, resume=True).step == 2
 
 
 def test_a_run_is_not_resumed_with_another_number_of_pairs(tmp_path: Path) -> None:
     config = config_of(setting="A", steps=2)
     run(config, tmp_path, photographs(4), max_minutes=MOMENT)
-    assert read_checkpoint(tmp_path / CHECKPOINT)["pairs"] == [4]
+    assert read_checkpoint(tmp_path)["pairs"] == [4]
     expected = "cannot resume: the checkpoint was made with 4 training pairs, the data has 5; give the same data"
     with pytest.raises(ValueError, match=expected):
         run(config, tmp_path, photographs(5), resume=True)
@@ -362,7 +362,7 @@ def test_validation_uses_the_average_and_gives_the_weights_back(tmp_path: Path) 
     assert objective.training
     values = [value for training, value in objective.seen if not training]
     assert len(values) == len(objective.seen) == 3 * 2  # in batches of 2: 2, 2, 1 pairs, after steps 2 and 4
-    saved = read_checkpoint(tmp_path / CHECKPOINT)
+    saved = read_checkpoint(tmp_path)
     assert values[-1] == float(saved["average"]["network.first"]) != float(objective.network["first"].detach())
     assert plain.seen[-1][1] == float(plain.network["first"])
     assert [e["validation"] for e in entries(tmp_path) if "validation" in e] == [
@@ -380,7 +380,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
 
     with pytest.raises(FloatingPointError, match="at step 4 the loss is nan"):
         numbers(config, tmp_path, Breaking())
-    assert read_checkpoint(tmp_path / CHECKPOINT)["step"] == 2
+    assert read_checkpoint(tmp_path)["step"] == 2
     with pytest.raises(FloatingPointError, match="at step 4"):
         numbers(dataclasses.replace(config, log_every=1), tmp_path, Breaking(), resume=True)
     assert [entry["step"] for entry in entries(tmp_path) if "loss" in entry] == [3]
@@ -447,7 +447,7 @@ def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
                 # The gradient is a sum of large terms of either sign in another order; the losses are what must agree.
                 assert entry.pop("gradient") == pytest.approx(expected.pop("gradient"), rel=1e-4)
                 assert entry == pytest.approx(expected, rel=1e-5, abs=1e-7)
-        (saved, expected) = (read_checkpoint(tmp_path / folder / name / CHECKPOINT) for folder in ("two", "one"))
+        (saved, expected) = (read_checkpoint(tmp_path / folder / name) for folder in ("two", "one"))
         for key, value in expected["objective"].items():
             torch.testing.assert_close(saved["objective"][key], value, rtol=1e-3, atol=1e-4)
     assert len([kind for kind in kinds if "loss" in kind]) == 2  # of the joint run: with keypoints, and without

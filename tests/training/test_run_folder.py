@@ -22,6 +22,7 @@ from steerers.steering.steerer import Steerer
 from steerers.training.build import build_objective
 from steerers.training.config import ModelConfig, SteererConfig, TrainConfig, parse_config, to_dict
 from steerers.training.run_folder import (
+    CHECKPOINT,
     CONFIG,
     LOG,
     MODEL,
@@ -55,52 +56,52 @@ def state() -> dict[str, Any]:
 
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
     written = state()
-    write_checkpoint(tmp_path / "c.pt", written)
-    read = read_checkpoint(tmp_path / "c.pt")
+    write_checkpoint(tmp_path, written)
+    read = read_checkpoint(tmp_path)
     assert (read["step"], read["config"]) == (7, written["config"])
     for name, value in written["weights"].items():
         assert torch.equal(read["weights"][name], value)
         assert read["weights"][name].dtype == value.dtype
-    assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]  # nothing temporary is left
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]  # nothing temporary is left
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
-    path = tmp_path / "c.pt"
-    write_checkpoint(path, {"step": 1})
+    write_checkpoint(tmp_path, {"step": 1})
     with pytest.raises(Exception, match="pickle"):
-        write_checkpoint(path, {"step": lambda: 2})
-    assert read_checkpoint(path) == {"step": 1}
-    assert [file.name for file in tmp_path.iterdir()] == ["c.pt"]
+        write_checkpoint(tmp_path, {"step": lambda: 2})
+    assert read_checkpoint(tmp_path) == {"step": 1}
+    assert [file.name for file in tmp_path.iterdir()] == [CHECKPOINT]
 
 
 @given(st.data())
 def test_a_damaged_checkpoint_is_named_and_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    path = tmp_path_factory.mktemp("damaged") / "c.pt"
-    write_checkpoint(path, state())
+    folder = tmp_path_factory.mktemp("damaged")
+    write_checkpoint(folder, state())
+    path = folder / CHECKPOINT
     whole = bytearray(path.read_bytes())
     if data.draw(st.booleans(), label="cut"):
         whole = whole[: data.draw(st.integers(0, len(whole) - 1))]
     else:
         whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
     path.write_bytes(whole)
-    with pytest.raises(CheckpointError, match=r"c\.pt: .*(damaged|not a checkpoint)"):
-        read_checkpoint(path)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: .*(damaged|not a checkpoint)"):
+        read_checkpoint(folder)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "c.pt"
-    with pytest.raises(CheckpointError, match=r"c\.pt: cannot be read \(No such file"):
-        read_checkpoint(path)
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: cannot be read \(No such file"):
         read_checkpoint(tmp_path)
-    torch.save({"step": 1}, path)
-    with pytest.raises(CheckpointError, match=r"c\.pt: not a checkpoint"):
-        read_checkpoint(path)
-    write_checkpoint(path, [1, 2])  # type: ignore[arg-type]
+    (tmp_path / "folder" / CHECKPOINT).mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_checkpoint(tmp_path / "folder")
+    torch.save({"step": 1}, tmp_path / CHECKPOINT)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: not a checkpoint"):
+        read_checkpoint(tmp_path)
+    write_checkpoint(tmp_path, [1, 2])  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match="it holds list"):
-        read_checkpoint(path)
+        read_checkpoint(tmp_path)
 
 
 def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
@@ -108,9 +109,9 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple[Any, tuple[str]]:
             return Path.touch, (str(tmp_path / "ran"),)
 
-    write_checkpoint(tmp_path / "c.pt", {"step": Harmful()})
-    with pytest.raises(CheckpointError, match=r"c\.pt: a damaged checkpoint"):
-        read_checkpoint(tmp_path / "c.pt")
+    write_checkpoint(tmp_path, {"step": Harmful()})
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: a damaged checkpoint"):
+        read_checkpoint(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
@@ -237,7 +238,7 @@ def exported(
     folder: Path, values: dict[str, Any], dtype: torch.dtype | None = None
 ) -> tuple[dict[str, torch.Tensor], dict[str, str], TrainConfig]:
     config = parse_config({"model": {"compact": {"dim": 32, "hidden": 32}, "detector": "upright-sift"}, **values})
-    export_model(build_objective(config), config, 12, folder / MODEL, dtype)
+    export_model(build_objective(config), config, 12, folder, dtype)
     tensors, metadata = load(folder / MODEL)
     return tensors, metadata, config
 

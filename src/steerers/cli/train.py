@@ -97,12 +97,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace, config: TrainConfig, folder: Path) -> None:
     """What would run."""
     from steerers.training.build import overview
-    from steerers.training.run_folder import CHECKPOINT
+    from steerers.training.run_folder import has_checkpoint
 
     for title, text in overview(config, arguments.data, arguments.cache):
         options.say(f"{title:<15}{text}")
     options.say(f"{'device':<15}{arguments.device or 'cuda where there is one, else cpu'}")
-    options.say(f"{'folder':<15}{folder} ({'has a checkpoint' if (folder / CHECKPOINT).exists() else 'new'})")
+    options.say(f"{'folder':<15}{folder} ({'has a checkpoint' if has_checkpoint(folder) else 'new'})")
 
 
 def _train(arguments: argparse.Namespace, config: TrainConfig, folder: Path, device: torch.device) -> Ended:

@@ -26,18 +26,10 @@ from torch import Tensor, nn
 from steerers._devices import parse_device
 from steerers.datasets.pairs import PairSource
 from steerers.models.compact import Compact
+from steerers.training import run_folder
 from steerers.training.config import OptimiserConfig, TrainConfig, to_dict
 from steerers.training.feed import Feed, Sources, check_dense
 from steerers.training.objectives.base import Objective, Terms
-from steerers.training.run_folder import (
-    CHECKPOINT,
-    MODEL,
-    RunLog,
-    check_resumable,
-    export_model,
-    read_checkpoint,
-    write_checkpoint,
-)
 from steerers.training.validation import autocast, validate
 
 _PATIENCE = 2.0  # seconds
@@ -66,7 +58,7 @@ def train(
     """Train until the last step, Ctrl-C, SIGTERM or the end of ``max_minutes``; a checkpoint is left in any case.
 
     Args:
-        folder: of the run: ``checkpoint.pt``, ``log.jsonl``, ``spectrum.npz``, ``config.json``, ``model.safetensors``.
+        folder: of the run; :mod:`~steerers.training.run_folder` says what lies in it.
         resume: go on from the folder's checkpoint.
 
     Raises:
@@ -78,14 +70,14 @@ def train(
     check_dense(config.setting, sources.training)
     state = _State(config, objective.to(device), device, [len(source) for source, _ in sources.training])
     if resume:
-        state.restore(read_checkpoint(folder / CHECKPOINT))
-    elif (folder / CHECKPOINT).exists():
+        state.restore(run_folder.read_checkpoint(folder))
+    elif run_folder.has_checkpoint(folder):
         raise ValueError(f"{folder} holds a run already: resume it, or choose another folder")
     sources.open()
     deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
     with (
         Feed(config, sources.training, device, rank=rank(), world=world()) as feed,
-        RunLog(folder, state.step, tensorboard=tensorboard, silent=rank() > 0) as log,
+        run_folder.RunLog(folder, state.step, tensorboard=tensorboard, silent=rank() > 0) as log,
         _stopping() as stop,
     ):
         log.write_config(to_dict(config))
@@ -108,7 +100,7 @@ def train(
         log.validation(state.step, measured, ended=reason)
         if rank() == 0:
             with state.averaged():
-                export_model(objective, config, state.step, folder / MODEL)
+                run_folder.export_model(objective, config, state.step, folder)
     return Ended(state.step, reason, measured)
 
 
@@ -177,7 +169,7 @@ class _State:
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        check_resumable(saved, self.config, self.pairs)
+        run_folder.check_resumable(saved, self.config, self.pairs)
         self.step = saved["step"]
         self.objective.load_state_dict(saved["objective"])
         self.optimiser.load_state_dict(saved["optimiser"])
@@ -186,7 +178,7 @@ class _State:
                 value.copy_(saved["average"][name])
 
 
-def _advance(state: _State, feed: Feed, log: RunLog) -> None:
+def _advance(state: _State, feed: Feed, log: run_folder.RunLog) -> None:
     """One step of gradient descent."""
     config = state.config
     timed = (state.step + 1) % config.log_every == 0
@@ -366,17 +358,17 @@ def _validate(state: _State, source: PairSource) -> dict[str, float]:
         return validate(state.config, state.objective, source, state.device)
 
 
-def _record_spectrum(state: _State, log: RunLog) -> None:
+def _record_spectrum(state: _State, log: run_folder.RunLog) -> None:
     steerer = state.objective.steerer
     if steerer is not None and steerer.learnable and rank() == 0:
         log.spectrum(state.step, steerer.eigenvalues())
 
 
-def _save(state: _State, log: RunLog, folder: Path) -> None:
+def _save(state: _State, log: run_folder.RunLog, folder: Path) -> None:
     _check_finite(state)
     if rank() == 0:
         log.flush()
-        write_checkpoint(folder / CHECKPOINT, state.snapshot())
+        run_folder.write_checkpoint(folder, state.snapshot())
 
 
 @contextlib.contextmanager

@@ -50,7 +50,7 @@ _NO_TENSORBOARD = 'TensorBoard is not installed: pip install "steerers[tensorboa
 
 def check_folder(folder: Path, *, resume: bool) -> None:
     """Refuse, before any work, to write over a run, to go on with what is none, and a folder that cannot be made."""
-    begun = (folder / CHECKPOINT).exists()
+    begun = has_checkpoint(folder)
     if begun and not resume:
         raise ValueError(
             f"{folder} has a checkpoint already: go on from it with --resume, name another folder with --out, or "
@@ -72,23 +72,29 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be trusted; the message names it."""
 
 
-def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+def has_checkpoint(folder: Path) -> bool:
+    """Whether there is a run in the folder that could go on."""
+    return (folder / CHECKPOINT).exists()
+
+
+def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     """Write a state of tensors, numbers, strings, lists and dicts: whole or not at all, with a checksum in front."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     payload = buffer.getvalue()
-    with atomic_write(path) as temporary, temporary.open("xb") as file:
+    with atomic_write(folder / CHECKPOINT) as temporary, temporary.open("xb") as file:
         file.write(_MAGIC + hashlib.sha256(payload).digest() + payload)
         file.flush()
         os.fsync(file.fileno())  # the one before is replaced: this one must be there even if the machine goes down
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """The state of a checkpoint, on the CPU.
+def read_checkpoint(folder: Path) -> dict[str, Any]:
+    """The state of a run's checkpoint, on the CPU.
 
     Raises:
         CheckpointError: naming the file, if it is missing, damaged, or no checkpoint.
     """
+    path = folder / CHECKPOINT
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -309,7 +315,7 @@ def read_config(folder: Path) -> TrainConfig:
 
 
 def export_model(
-    objective: Objective, config: TrainConfig, step: int, path: Path, dtype: torch.dtype | None = None
+    objective: Objective, config: TrainConfig, step: int, folder: Path, dtype: torch.dtype | None = None
 ) -> None:
     """Write what was trained under its names (``network.``, ``descriptor.``, ``detector.``, ...) and the steerer.
 
@@ -334,7 +340,7 @@ def export_model(
     if objective.steerer is not None:
         steering, described = objective.steerer.export()
         tensors, metadata = tensors | steering, metadata | described
-    _weights.save(path, tensors, metadata)
+    _weights.save(folder / MODEL, tensors, metadata)
 
 
 def _recipe(config: TrainConfig) -> dict[str, Any]:
