@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +18,7 @@ from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
 from steerers.training import spectrum
 from steerers.training.config import ModelConfig, OptimiserConfig
-from steerers.training.objectives.descriptions import Matcher, MatchingOptions
+from steerers.training.objectives.descriptions import Described, Matcher, MatchingOptions
 from steerers.training.objectives.joint import JointObjective
 from steerers.training.run_folder import MODEL, load_run
 from steerers.training.spectrum import (
@@ -162,8 +160,8 @@ def test_idle_dimensions_can_be_left_out(group: str) -> None:
     real = torch.ones(2, 40, dtype=torch.bool)
     steerer = Steerer.from_matrix(whole.float(), group, learnable=True)
     shorter = spectrum._Shorter(Matcher(steerer, MatchingOptions()), steerer, [12, 8])
-    batch: Any = SimpleNamespace(angles=angles)
-    measured = shorter.measure((first @ basis.T).float(), (second @ basis.T).float(), batch, matches, (real, real))
+    pairs = Described((first @ basis.T).float(), (second @ basis.T).float(), angles, matches, (real, real))
+    measured = shorter.measure(pairs)
     accuracy = {name: total / count for name, (total, count) in measured.items()}
     assert set(accuracy) == {"12:accuracy", "8:accuracy", "8:rest"}
     assert accuracy["8:accuracy"] == 1

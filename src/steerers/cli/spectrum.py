@@ -224,8 +224,8 @@ def _show_sizes(values: Tensor, group: Group, dims: list[int] | None, measured: 
     small = int((sizes < spectrum.common_factor(values, group) / 2).sum())
     shown = sizes.log() if group.continuous else sizes
     what = "real parts" if group.continuous else "magnitudes"
-    places = [0, len(sizes) // 4, len(sizes) // 2, 3 * len(sizes) // 4, len(sizes) - 1]
-    sample = ", ".join(f"{float(shown[place]):.3f}" for place in places)
+    indices = [0, len(sizes) // 4, len(sizes) // 2, 3 * len(sizes) // 4, len(sizes) - 1]
+    sample = ", ".join(f"{float(shown[index]):.3f}" for index in indices)
     options.say(f"  {what}, largest, quartiles, smallest: {sample}; {small} below half of the common factor")
     rows = measured or spectrum.reductions(values, group, dims or spectrum.default_dims(len(values)))
     for line in _table(rows, group):

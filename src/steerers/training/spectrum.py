@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from steerers import viz
-from steerers.datasets.pairs import PairBatch, PairSource
+from steerers.datasets.pairs import PairSource
 from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
 from steerers.training.config import TrainConfig
 from steerers.training.feed import build_sources
-from steerers.training.objectives.base import Measures, Real
-from steerers.training.objectives.descriptions import DescriptorObjective, Matcher
+from steerers.training.objectives.base import Measures
+from steerers.training.objectives.descriptions import Described, DescriptorObjective, Matcher
 from steerers.training.objectives.joint import JointObjective
 from steerers.training.run_folder import MODEL, SPECTRUM, LoadedRun, read_config, read_spectrum
 from steerers.training.validation import validate
@@ -274,14 +274,14 @@ class _Shorter(Matcher):
         self.ticks = iter(progress(itertools.count(), "measuring"))
 
     @torch.no_grad()
-    def measure(self, first: Tensor, second: Tensor, batch: PairBatch, matches: Tensor, real: Real) -> Measures:
+    def measure(self, pairs: Described) -> Measures:
         next(self.ticks)
         measures: Measures = {}
-        with torch.autocast(first.device.type, enabled=False):
+        with torch.autocast(pairs.first.device.type, enabled=False):
             for name, (projection, matcher) in self.parts.items():
-                shorten = projection.to(first.device, torch.float32).mT  # (D, d)
-                own = matcher.measure(first.float() @ shorten, second.float() @ shorten, batch, matches, real)
-                measures[name] = own["accuracy"]
+                shorten = projection.to(pairs.first.device, torch.float32).mT  # (D, d)
+                shorter = replace(pairs, first=pairs.first.float() @ shorten, second=pairs.second.float() @ shorten)
+                measures[name] = matcher.measure(shorter)["accuracy"]
         return measures
 
 
