@@ -226,7 +226,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
 
 
 def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match="TensorBoard is not installed"):
         RunLog(tmp_path, 0, tensorboard=True)
 

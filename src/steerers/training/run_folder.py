@@ -45,7 +45,6 @@ _FREE = {
 }
 _MAGIC = b"steerers checkpoint 1\n"
 _DIGEST_BYTES = 32
-_NO_TENSORBOARD = 'TensorBoard is not installed: pip install "steerers[tensorboard]"'
 
 
 def check_folder(folder: Path, *, resume: bool) -> None:
@@ -155,10 +154,9 @@ class RunLog:
     """
 
     def __init__(self, folder: Path, step: int, *, tensorboard: bool = False, silent: bool = False) -> None:
-        self.folder, self.silent, self.start = folder, silent, step
+        self.folder, self.silent, self.start, self.began = folder, silent, step, time.monotonic()
         self.bar: Any = None
         self.board: Any = None
-        self.began = time.monotonic()
         self.spectra: list[tuple[int, Tensor]] = []
         if silent:
             return
@@ -253,14 +251,13 @@ def _progress_bar(steps: int, start: int) -> Any:
 def check_tensorboard() -> None:
     """Refuse, before any work, to log for a TensorBoard that is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
-        raise ImportError(_NO_TENSORBOARD)
+        raise ImportError('TensorBoard is not installed: pip install "steerers[tensorboard]"')
 
 
 def _summary_writer(folder: Path, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ImportError(_NO_TENSORBOARD) from error
+    check_tensorboard()
+    from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter(str(folder), purge_step=step or None)
 
 

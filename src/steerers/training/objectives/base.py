@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from steerers.datasets.pairs import PairBatch
-from steerers.models.compact import Compact
-from steerers.models.dedode import DedodeDescriptor, DedodeDetector
+from steerers.models.base import Descriptor, Detector
 from steerers.steering.steerer import Steerer
 
 
@@ -59,5 +58,5 @@ class Objective(ABC, nn.Module):
     def compile(self, *args: object, **options: object) -> None:
         """Compile the networks' forward passes in place; the rest is small."""
         for network in self.networks().values():
-            if isinstance(network, (Compact, DedodeDescriptor, DedodeDetector)):
+            if isinstance(network, (Descriptor, Detector)):
                 network.forward = torch.compile(network.forward, dynamic=False)  # type: ignore[method-assign, assignment]
