@@ -345,17 +345,17 @@ def test_a_dry_run_does_not_touch_data_that_is_not_there(config: Path, capsys: p
 
 
 def test_a_dry_run_tells_of_mosaics(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(config, "--dry-run", "--data", "gone", "--set", "data.mosaics.share=0.6") == 0
+    assert run(config, "--dry-run", "--data", "gone", "--set", "data.mosaics.fraction=0.6") == 0
     assert "for 60% of the steps mosaics of 3 x 3 photographs at zooms of 0.25 to 1.2" in shown(capsys)["data"]
 
 
 def test_mosaics_need_photographs(config: Path) -> None:
     for changes, message in (
         (["data.source='colmap'"], "they need source 'folder', not 'colmap'"),
-        (["data.colmap_fraction=0.5"], "mosaics.share and colmap_fraction add up to 1.1 > 1"),
+        (["data.colmap_fraction=0.5"], "mosaics.fraction and colmap_fraction add up to 1.1 > 1"),
     ):
         with pytest.raises(ValueError, match=message):
-            run(config, "--dry-run", "--set", "data.mosaics.share=0.6", *changes)
+            run(config, "--dry-run", "--set", "data.mosaics.fraction=0.6", *changes)
 
 
 def test_a_dry_run_counts_the_pairs_of_megadepth(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,7 +116,8 @@ def test_names_of_older_runs_are_read() -> None:
     assert parse_config({"data": {"colmap_share": 0.2}}) == parse_config({"data": {"colmap_fraction": 0.2}})
     shipped = json.loads(load(COMPACT)[1]["config"])
     assert "colmap_share" in shipped["data"]
-    assert parse_config(shipped).data.colmap_fraction == shipped["data"]["colmap_share"]
+    data = parse_config(shipped).data
+    assert (data.colmap_fraction, data.mosaics.fraction) == (0.2, 0.6)
 
 
 # Refusing -------------------------------------------------------------------------------------------------------------

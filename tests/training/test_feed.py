@@ -181,7 +181,7 @@ def test_reconstructions_alone_and_beside_photographs(tmp_path: Path, photograph
     assert [fraction for _, fraction in mixed.training] == [0.75, 0.25]
     assert isinstance(mixed.validation, Photographs)
     three = build_sources(
-        parse_config({"data": {**both, "mosaics": {"share": 0.5, "cell": 64}}}).data, [photographs], CPU
+        parse_config({"data": {**both, "mosaics": {"fraction": 0.5, "cell": 64}}}).data, [photographs], CPU
     )
     assert [fraction for _, fraction in three.training] == [0.25, 0.5, 0.25]
     mosaics = three.training[1][0]

@@ -332,10 +332,10 @@ def _data(run: TrainConfig, data: list[Path], cache: Path | None) -> Iterator[tu
     yield from (("", f"{path} is not there") for path in missing)
     if not missing:
         yield "", f"{', '.join(map(str, paths))}: {_count_pairs(run, paths, cache)}"
-    if config.mosaics.share:
+    if config.mosaics.fraction:
         low, high = config.mosaics.scale
         laid = f"mosaics of {config.mosaics.side} x {config.mosaics.side} photographs at zooms of {low:g} to {high:g}"
-        yield "", f"for {config.mosaics.share:.0%} of the steps {laid}"
+        yield "", f"for {config.mosaics.fraction:.0%} of the steps {laid}"
     if config.source == "folder" and config.colmap and config.colmap_fraction:
         mixed = ", ".join(_beside(run, Path(path), cache) for path in config.colmap)
         yield "", f"for {config.colmap_fraction:.0%} of the steps {mixed}"

@@ -17,7 +17,7 @@ from steerers.models.compact import CompactConfig
 from steerers.training.objectives.descriptions import MatchingOptions, Setting
 from steerers.training.objectives.keypoints import KeypointOptions
 
-_RENAMED = {"data.colmap_share": "colmap_fraction"}  # names of older runs
+_RENAMED = {"data.colmap_share": "colmap_fraction", "data.mosaics.share": "fraction"}  # since older runs
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class DataConfig:
         _within("colmap_fraction", self.colmap_fraction, 0, 1)
         if self.max_photo_size < 32:
             raise ValueError(f"max_photo_size must be at least 32 pixels, got {self.max_photo_size}")
-        if self.mosaics.share and self.source != "folder":
+        if self.mosaics.fraction and self.source != "folder":
             raise ValueError(f"mosaics are made of photographs: they need source 'folder', not {self.source!r}")
-        if self.mosaics.share + self.colmap_fraction > 1:
+        if self.mosaics.fraction + self.colmap_fraction > 1:
             raise ValueError(
-                f"mosaics.share and colmap_fraction add up to {self.mosaics.share + self.colmap_fraction:g} > 1"
+                f"mosaics.fraction and colmap_fraction add up to {self.mosaics.fraction + self.colmap_fraction:g} > 1"
             )
 
 

@@ -105,8 +105,8 @@ def _from_photographs(config: DataConfig, paths: Sequence[Path], device: torch.d
     sources: list[tuple[PairSource, float]] = [
         (source, config.colmap_fraction / len(reconstructions)) for source in reconstructions
     ]
-    if config.mosaics.share:
-        sources.insert(0, (Mosaics(training, config.mosaics), config.mosaics.share))
+    if config.mosaics.fraction:
+        sources.insert(0, (Mosaics(training, config.mosaics), config.mosaics.fraction))
     sources.insert(0, (training, 1 - sum(fraction for _, fraction in sources)))
     return Sources(sources, validation)
 

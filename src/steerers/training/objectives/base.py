@@ -59,4 +59,4 @@ class Objective(ABC, nn.Module):
         """Compile the networks' forward passes in place; the rest is small."""
         for network in self.networks().values():
             if isinstance(network, (Descriptor, Detector)):
-                network.forward = torch.compile(network.forward, dynamic=False)  # type: ignore[method-assign, assignment]
+                network.forward = torch.compile(network.forward, dynamic=False)
