@@ -77,8 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config, dict(map(parse_change, arguments.set)))
     folder: Path = arguments.out or Path("runs") / config.name
     if arguments.dry_run:
-        _show(arguments, config, folder)
-        return 0
+        return _show(arguments, config, folder)
     check_folder(folder, resume=arguments.resume)
     if arguments.tensorboard:
         check_tensorboard()
@@ -94,8 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     return INTERRUPTED if ended.reason == "interrupted" else 0
 
 
-def _show(arguments: argparse.Namespace, config: TrainConfig, folder: Path) -> None:
-    """What would run."""
+def _show(arguments: argparse.Namespace, config: TrainConfig, folder: Path) -> int:
     from steerers.training.build import overview
     from steerers.training.run_folder import has_checkpoint
 
@@ -103,6 +101,7 @@ def _show(arguments: argparse.Namespace, config: TrainConfig, folder: Path) -> N
         options.say(f"{title:<15}{text}")
     options.say(f"{'device':<15}{arguments.device or 'cuda where there is one, else cpu'}")
     options.say(f"{'folder':<15}{folder} ({'has a checkpoint' if has_checkpoint(folder) else 'new'})")
+    return 0
 
 
 def _train(arguments: argparse.Namespace, config: TrainConfig, folder: Path, device: torch.device) -> Ended:
@@ -113,8 +112,7 @@ def _train(arguments: argparse.Namespace, config: TrainConfig, folder: Path, dev
     for path in data_paths(config.data, arguments.data):
         if not path.exists():
             raise ValueError(f"no data: there is no {path}")
-    objective = build_objective(config)
-    detections = needs_detections(config)
+    objective, detections = build_objective(config), needs_detections(config)
     sources = build_sources(config.data, arguments.data, device, arguments.cache, detections=detections)
     try:
         return loop.train(

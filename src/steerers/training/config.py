@@ -222,7 +222,7 @@ def load_config(path: Path, changes: Mapping[str, Any] | None = None) -> TrainCo
     values.setdefault("name", path.stem)
     try:
         for name, value in (changes or {}).items():
-            _put(values, _split_key(name), value)
+            _put(values, name, value)
         return parse_config(values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
@@ -246,26 +246,22 @@ def parse_change(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _split_key(name: str) -> list[str]:
-    """The parts of a dotted name, as TOML splits it."""
+def _put(values: dict[str, Any], name: str, value: Any) -> None:
+    """Change a value of nested tables, by a dotted name as TOML splits it."""
     try:
-        table: Any = tomllib.loads(f"{name} = 0")
+        inner: Any = tomllib.loads(f"{name} = 0")
     except tomllib.TOMLDecodeError:
         raise ValueError(f"{name!r} is no name of an option, such as steps or data.views.size") from None
-    parts: list[str] = []
-    while isinstance(table, dict):
-        ((part, table),) = table.items()
-        parts.append(part)
-    return parts
-
-
-def _put(values: dict[str, Any], keys: list[str], value: Any) -> None:
+    keys: list[str] = []
+    while isinstance(inner, dict):
+        ((key, inner),) = inner.items()
+        keys.append(key)
     table: Any = values
     for depth, key in enumerate(keys[:-1], start=1):
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
-            rest = ".".join(keys[depth:])
-            raise ValueError(f"{'.'.join(keys[:depth])} is a value and no table, so that it has no {rest}")
+            above, rest = ".".join(keys[:depth]), ".".join(keys[depth:])
+            raise ValueError(f"{above} is a value and no table, so that it has no {rest}")
     table[keys[-1]] = value
 
 
