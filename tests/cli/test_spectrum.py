@@ -12,7 +12,7 @@ import torch
 from steerers.cli import main
 from steerers.steering.steerer import Steerer
 from steerers.training.config import SteererConfig
-from steerers.training.export import MODEL
+from steerers.training.run_folder import MODEL
 from training.runs import fake_run, make_photographs, make_run, small_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")

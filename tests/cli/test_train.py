@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,8 +26,7 @@ from steerers.cli import INTERRUPTED, Parser, train
 from steerers.datasets.photos import PhotoStore
 from steerers.images.load import to_uint8
 from steerers.training import loop
-from steerers.training.checkpoint import read
-from steerers.training.log import RunLog, read_log
+from steerers.training.run_folder import CHECKPOINT, MODEL, RunLog, read_checkpoint, read_log
 from terrain import make_terrain
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -90,7 +90,7 @@ def run(*words: object) -> int:
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    return load(folder / loop.MODEL)[0]
+    return load(folder / MODEL)[0]
 
 
 # Training -------------------------------------------------------------------------------------------------------------
@@ -110,14 +110,14 @@ def test_a_run_from_photographs(config: Path, photographs: Path, capsys: pytest.
         assert PIL.Image.open(folder / name).size[0] > 500
     assert [entry["step"] for entry in read_log(folder) if "loss" in entry] == [1, 2, 3, 4]
     assert json.loads((folder / "config.json").read_text())["name"] == "tiny"
-    assert read(folder / loop.CHECKPOINT)["step"] == 4
+    assert read_checkpoint(folder)["step"] == 4
     assert any(name.startswith("network.") for name in weights_of(folder))
 
 
 def test_changes_reach_the_run(config: Path, photographs: Path) -> None:
     changes = ["steps=1", "steerer.kind=freq1", "data.rotations=C4", "validation.every=0"]
     assert run(config, "--out", "a/run", "--data", photographs, "--device", "cpu", "--set", *changes) == 0
-    saved = read(Path("a/run") / loop.CHECKPOINT)["config"]
+    saved = read_checkpoint(Path("a/run"))["config"]
     assert (saved["steps"], saved["steerer"]["kind"], saved["data"]["rotations"]) == (1, "freq1", "C4")
 
 
@@ -159,7 +159,7 @@ def test_the_time_is_kept(config: Path, photographs: Path, capsys: pytest.Captur
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("out of time at step 1 of 4")
     assert lines[-1].endswith("--resume")
-    assert read(Path("run") / loop.CHECKPOINT)["step"] == 1
+    assert read_checkpoint(Path("run"))["step"] == 1
 
 
 def test_without_matplotlib_one_line_names_the_extra(
@@ -170,6 +170,16 @@ def test_without_matplotlib_one_line_names_the_extra(
     assert run(config, "--data", photographs, "--device", "cpu", "--out", "run", "--set", "steps=1") == 0
     assert 'no plots: plots need matplotlib: pip install "steerers[plots]"' in capsys.readouterr().out
     assert not list(Path("run").glob("*.png"))
+
+
+def test_training_needs_few_packages(config: Path, photographs: Path) -> None:
+    """A bare machine with a GPU has PyTorch, NumPy, Pillow and little else."""
+    blocked = ("h5py", "cv2", "poselib", "kornia", "matplotlib", "pycolmap", "msgspec", "pydantic", "tyro")
+    code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); from steerers.cli import main; sys.exit(main())"
+    words = ["train", config, "--data", photographs, "--device", "cpu", "--set", "steps=1"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("finished at step 1 of 1")
 
 
 def test_torchrun_joins_its_processes_and_leaves_them(
@@ -202,12 +212,12 @@ def test_torchrun_joins_its_processes_and_leaves_them(
 def test_a_run_is_not_written_over(config: Path, photographs: Path) -> None:
     folder = Path("run")
     folder.mkdir()
-    (folder / loop.CHECKPOINT).write_bytes(b"of an earlier run")
+    (folder / CHECKPOINT).write_bytes(b"of an earlier run")
     with pytest.raises(ValueError, match="run has a checkpoint already: go on from it with --resume"):
         run(config, "--data", photographs, "--out", folder)
     with pytest.raises(ValueError, match="not a checkpoint"):
         run(config, "--data", photographs, "--out", folder, "--resume", "--device", "cpu")
-    assert (folder / loop.CHECKPOINT).read_bytes() == b"of an earlier run"
+    assert (folder / CHECKPOINT).read_bytes() == b"of an earlier run"
 
 
 @pytest.mark.parametrize(
@@ -328,24 +338,24 @@ def test_a_dry_run_of_the_paper_s(name: str, expected: dict[str, str], capsys: p
 
 
 def test_a_dry_run_does_not_touch_data_that_is_not_there(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mixed = ["data.colmap=['street']", "data.colmap_share=0.25"]
+    mixed = ["data.colmap=['street']", "data.colmap_fraction=0.25"]
     assert run(config, "--dry-run", "--data", "gone", "also.tar", "--set", *mixed) == 0
     data = shown(capsys)["data"]
     assert "gone is not there; also.tar is not there; for 25% of the steps street (not there)" in data
 
 
 def test_a_dry_run_tells_of_mosaics(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(config, "--dry-run", "--data", "gone", "--set", "data.mosaics.share=0.6") == 0
+    assert run(config, "--dry-run", "--data", "gone", "--set", "data.mosaics.fraction=0.6") == 0
     assert "for 60% of the steps mosaics of 3 x 3 photographs at zooms of 0.25 to 1.2" in shown(capsys)["data"]
 
 
 def test_mosaics_need_photographs(config: Path) -> None:
     for changes, message in (
         (["data.source='colmap'"], "they need source 'folder', not 'colmap'"),
-        (["data.colmap_share=0.5"], "mosaics.share and colmap_share add up to 1.1 > 1"),
+        (["data.colmap_fraction=0.5"], "mosaics.fraction and colmap_fraction add up to 1.1 > 1"),
     ):
         with pytest.raises(ValueError, match=message):
-            run(config, "--dry-run", "--set", "data.mosaics.share=0.6", *changes)
+            run(config, "--dry-run", "--set", "data.mosaics.fraction=0.6", *changes)
 
 
 def test_a_dry_run_counts_the_pairs_of_megadepth(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -381,10 +391,10 @@ def test_a_dry_run_of_reconstructions_decodes_nothing(
     with pytest.raises(ValueError, match="not every photograph of tracks has a depth map"):
         run(config, "--data", "tracks", *alone)
     beside = ["--dry-run", "--data", "gone", "--set", "data.colmap=['tracks']"]
-    assert run(config, *beside, "data.colmap_share=0.25") == 0
+    assert run(config, *beside, "data.colmap_fraction=0.25") == 0
     assert re.search(r"for 25% of the steps tracks \(\d+ pairs\)", shown(capsys)["data"])
     with pytest.raises(ValueError, match=r"setting 'detector' .*tracks has a depth map"):
-        run(config, *beside, "data.colmap_share=0.25", "setting=detector")
+        run(config, *beside, "data.colmap_fraction=0.25", "setting=detector")
     assert not (workplace / "cache").exists()
 
 

@@ -45,7 +45,7 @@ def make(source: Mosaics, indices: list[int], seeds: list[int]) -> PairBatch:
 
 
 def test_a_mosaic_holds_the_photograph_and_chosen_others() -> None:
-    source = Mosaics(Photographs(GREYS, Views(size=32), [1, 2, 4]), MosaicOptions(share=1.0, side=2, cell=24))
+    source = Mosaics(Photographs(GREYS, Views(size=32), [1, 2, 4]), MosaicOptions(fraction=1.0, side=2, cell=24))
     members = source._members([source.read(k) for k in range(3)], [7, 8, 9])
     assert members.shape == (3, 2, 2)
     assert set(members.flatten().tolist()) <= {1, 2, 4}
@@ -58,7 +58,7 @@ def test_a_mosaic_holds_the_photograph_and_chosen_others() -> None:
 
 
 def test_where_it_is_laid_varies_and_follows_from_the_seed() -> None:
-    source = Mosaics(Photographs(GREYS, Views(size=32), [1, 2, 3]), MosaicOptions(share=1.0, side=3, cell=24))
+    source = Mosaics(Photographs(GREYS, Views(size=32), [1, 2, 3]), MosaicOptions(fraction=1.0, side=3, cell=24))
     first = source._members([0] * 40, list(range(40)))
     assert torch.equal(first, source._members([0] * 40, list(range(40))))
     places = {int((mosaic == 0).flatten().nonzero()) for mosaic in first}
@@ -68,7 +68,7 @@ def test_where_it_is_laid_varies_and_follows_from_the_seed() -> None:
 def test_a_cell_is_the_middle_of_a_photograph() -> None:
     """Of a ramp along the long side the middle is kept; the short side fits exactly."""
     ramp = torch.arange(96, dtype=torch.uint8).expand(3, 48, 96)
-    source = Mosaics(Photographs(store_of([ramp, ramp]), Views(size=32)), MosaicOptions(share=1.0, cell=24))
+    source = Mosaics(Photographs(store_of([ramp, ramp]), Views(size=32)), MosaicOptions(fraction=1.0, cell=24))
     cell = source._cells._cut(0)
     assert cell.shape == (3, 24, 24)
     middle = (torch.arange(24) * 2 + 24.5)[None, None].expand(3, 24, 24)
@@ -79,7 +79,7 @@ def test_views_shrink_more_than_a_photograph_allows() -> None:
     """Photographs of 50 pixels cannot fill a view of 64 at a zoom of 0.5; mosaics of nine do."""
     views = Views(size=64, scale=(0.5, 0.5), perspective=0.0, photometric=0.0)
     photographs = Photographs(SMOOTH, views)
-    mosaics = Mosaics(photographs, MosaicOptions(share=1.0, side=3, cell=48, scale=(0.5, 0.5)))
+    mosaics = Mosaics(photographs, MosaicOptions(fraction=1.0, side=3, cell=48, scale=(0.5, 0.5)))
     seeds = [3, 4, 5]
     alone = photographs.make([0, 1, 2], torch.zeros(3), torch.zeros(3), seeds, CPU)
     together = mosaics.make([0, 1, 2], torch.zeros(3), torch.zeros(3), seeds, CPU)
@@ -91,7 +91,7 @@ def test_views_shrink_more_than_a_photograph_allows() -> None:
 
 def test_both_views_show_the_same_where_the_warp_says() -> None:
     views = Views(size=64, tilt=1.5, perspective=0.1, photometric=0.0)
-    source = Mosaics(Photographs(SMOOTH, views), MosaicOptions(share=1.0, side=3, cell=96, scale=(0.5, 1.5)))
+    source = Mosaics(Photographs(SMOOTH, views), MosaicOptions(fraction=1.0, side=3, cell=96, scale=(0.5, 1.5)))
     batch = make(source, [0, 1, 5], [11, 12, 13])
     axis = torch.arange(2.0, 63.0, 3.0)
     xy = torch.cartesian_prod(axis, axis).repeat(3, 1, 1)  # (B, N, 2)
@@ -107,14 +107,14 @@ def test_both_views_show_the_same_where_the_warp_says() -> None:
 
 
 def test_lengths_and_weights_are_those_of_the_photographs() -> None:
-    source = Mosaics(Photographs(SMOOTH, Views(size=32), [0, 2]), MosaicOptions(share=0.5))
+    source = Mosaics(Photographs(SMOOTH, Views(size=32), [0, 2]), MosaicOptions(fraction=0.5))
     assert (len(source), source.read(1), source.weights) == (2, 2, None)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"share": 1.5}, "share must be in"),
+        ({"fraction": 1.5}, "fraction must be in"),
         ({"side": 0}, "side must be at least 1"),
         ({"cell": 8}, "cell at least 16"),
         ({"scale": (0.0, 1.0)}, "scale must be a range"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from steerers.training.log import CONFIG
+from steerers.training.run_folder import CONFIG
 from training.runs import make_photographs, make_run, small_config
 
 

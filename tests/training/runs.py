@@ -15,9 +15,9 @@ from torch import Tensor
 from steerers.images.load import to_uint8
 from steerers.training.build import build_objective
 from steerers.training.config import ModelConfig, SteererConfig, TrainConfig, to_dict
-from steerers.training.log import CONFIG, SPECTRUM
+from steerers.training.feed import build_sources
 from steerers.training.loop import train
-from steerers.training.sources import build_sources
+from steerers.training.run_folder import CONFIG, SPECTRUM
 from training.tiny import SMALL, config_of, noise
 
 CPU = torch.device("cpu")

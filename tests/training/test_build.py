@@ -40,8 +40,9 @@ from steerers.training.config import (
     load_config,
     parse_config,
 )
-from steerers.training.export import MODEL, export
-from steerers.training.objectives import DescriptorObjective, Objective
+from steerers.training.objectives.base import Objective
+from steerers.training.objectives.descriptions import DescriptorObjective
+from steerers.training.run_folder import MODEL, export_model
 from terrain import make_terrain
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -293,7 +294,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
 def test_a_run_starts_from_another_one(tmp_path: Path) -> None:
     config = parse_config({"model": SMALL, "seed": 5})
     objective = build_objective(config)
-    export(objective, config, 1, tmp_path / MODEL)
+    export_model(objective, config, 1, tmp_path)
     again = build_network(dataclasses.replace(config.model, weights=str(tmp_path / MODEL)))
     assert isinstance(again, Compact)
     expected = objective.networks()["network"].state_dict()
@@ -306,7 +307,7 @@ def test_a_run_starts_from_another_one(tmp_path: Path) -> None:
 def test_a_detector_of_a_run_gives_the_keypoints(tmp_path: Path) -> None:
     config = parse_config({"setting": "detector", "model": {"kind": "dedode-detector-l"}})
     objective = build_objective(config)
-    export(objective, config, 1, tmp_path / MODEL)
+    export_model(objective, config, 1, tmp_path)
     detector = build_detector(ModelConfig(detector="dedode-l-c4", detector_weights=str(tmp_path / MODEL)))
     expected = objective.networks()["detector"].state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in detector.state_dict().items())

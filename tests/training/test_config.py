@@ -12,6 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from helpers import CONFIG_FOLDER
+from steerers._weights import load
+from steerers.models.zoo import COMPACT
 from steerers.training.config import OptimiserConfig, TrainConfig, load_config, parse_change, parse_config, to_dict
 
 CONFIGS = sorted(CONFIG_FOLDER.glob("*.toml"))
@@ -108,6 +110,14 @@ def test_the_paper_s_hyperparameters() -> None:
             assert config.matching.num_keypoints == 5000, path
             assert config.model.detector == f"dedode-l-{config.data.rotations.removeprefix('joint-').lower()}", path
         assert config.optimiser.rate_of("steerer.action.weight") == (1e-3 if fitted else 2e-4), path
+
+
+def test_names_of_older_runs_are_read() -> None:
+    assert parse_config({"data": {"colmap_share": 0.2}}) == parse_config({"data": {"colmap_fraction": 0.2}})
+    shipped = json.loads(load(COMPACT)[1]["config"])
+    assert "colmap_share" in shipped["data"]
+    data = parse_config(shipped).data
+    assert (data.colmap_fraction, data.mosaics.fraction) == (0.2, 0.6)
 
 
 # Refusing -------------------------------------------------------------------------------------------------------------

@@ -1,23 +1,230 @@
-"""Batches by their step: which pairs they are of."""
+"""From configurations to data (photographs, MegaDepth and reconstructions), and which pairs batches are of."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import PIL.Image
 import pytest
 import torch
 from torch import Tensor
 
-from steerers.datasets.pairs import PairSource
-from steerers.training import processes
-from steerers.training.feed import Feed
+from datasets.scenes import (
+    cameras_around,
+    cast,
+    project,
+    render,
+    street,
+    unproject,
+    visible,
+    write_detections,
+    write_megadepth,
+)
+from helpers import CONFIG_FOLDER
+from steerers.datasets.colmap_files import TRACKS
+from steerers.datasets.folder import Photographs
+from steerers.datasets.mosaics import Mosaics
+from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations
+from steerers.datasets.reconstruction import Reconstruction
+from steerers.images.load import to_uint8
+from steerers.training.build import build_objective
+from steerers.training.config import DataConfig, TrainConfig, load_config, parse_config
+from steerers.training.feed import Feed, build_sources, check_dense, data_paths, needs_detections, read_pair
+from terrain import make_terrain
 from training.tiny import Numbers, config_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
+CONFIGS = sorted(CONFIG_FOLDER.glob("*.toml"))
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photographs")
+    for seed in range(4):
+        PIL.Image.fromarray(to_uint8(make_terrain(96, seed)[:, : 80 + 4 * seed])).save(folder / f"{seed}.png")
+    return folder
+
+
+def check_batch(source: PairSource, rotations: Any = "SO2") -> PairBatch:
+    """A batch of the first pairs, with points that come back to where they were."""
+    seeds = [1, 2]
+    read = [source.read(n % len(source)) for n in seeds]
+    batch = source.make(read, *draw_rotations(rotations, seeds), seeds, CPU)
+    grid = torch.rand(2, 400, 2, generator=torch.Generator().manual_seed(0)) * (batch.images0.shape[-1] - 1)
+    moved, seen = batch.warp.forward(grid)
+    back, again = batch.warp.backward(moved.nan_to_num())
+    both = seen & again
+    assert both.any()
+    assert float((back - grid)[both].norm(dim=-1).median()) < 1
+    return batch
+
+
+def test_photographs_are_split_and_drawn(photographs: Path, tmp_path: Path) -> None:
+    config = parse_config({"data": {"views": {"size": 64}, "held_out": 0.3}}).data
+    sources = build_sources(config, [photographs], CPU, tmp_path / "cache")
+    ((training, fraction),) = sources.training
+    assert fraction == 1
+    assert len(training) + len(sources.validation) == 4
+    assert check_batch(training).images0.shape == (2, 3, 64, 64)
+    assert list((tmp_path / "cache").glob("photos-*.npy"))
+
+
+def test_the_configuration_says_where_data_lies_unless_the_call_does(photographs: Path) -> None:
+    config = DataConfig(path=("a", "b.tar"))
+    assert data_paths(config) == [Path("a"), Path("b.tar")]
+    assert data_paths(config, [photographs]) == [photographs]
+    with pytest.raises(ValueError, match=r"set data.path, or give --data \(source 'folder'\)"):
+        data_paths(DataConfig())
+    with pytest.raises(ValueError, match="MegaDepth has one root, got a, b"):
+        data_paths(DataConfig(source="megadepth"), ["a", "b"])
+
+
+def test_megadepth_trains_on_its_scenes_and_validates_on_the_test_scenes(tmp_path: Path) -> None:
+    for name in ("0001", "0015"):
+        write_megadepth(tmp_path, name, street(), cameras_around(3, size=(80, 60), focal=70, spread=0.2))
+    config = parse_config({"data": {"source": "megadepth", "views": {"size": 128, "photometric": 0.0}}}).data
+    sources = build_sources(config, [tmp_path], CPU)
+    ((training, fraction),) = sources.training
+    assert fraction == 1
+    assert training.weights is not None
+    assert len(training.weights) == len(training) > 0
+    assert len(sources.validation) > 0
+    assert check_batch(training, "C4").images0.shape == (2, 3, 128, 128)
+
+
+def small(config: TrainConfig) -> TrainConfig:
+    """The same with tiny views, few keypoints and a random network."""
+    return dataclasses.replace(
+        config,
+        precision="float32",
+        data=dataclasses.replace(config.data, views=dataclasses.replace(config.data.views, size=64)),
+        model=dataclasses.replace(config.model, weights=""),
+        keypoints=dataclasses.replace(config.keypoints, most=16, num_keypoints=16),
+    )
+
+
+@pytest.mark.parametrize("name", ["detector-c4", "detector-so2"])
+def test_detectors_learn_from_the_points_of_megadepth(name: str, tmp_path: Path) -> None:
+    cameras = cameras_around(3, size=(80, 60), focal=70, spread=0.2)
+    for scene in ("0001", "0015"):
+        write_megadepth(tmp_path, scene, street(), cameras)
+    config = small(load_config(next(path for path in CONFIGS if path.stem == name)))
+    assert needs_detections(config)
+    with pytest.raises(ValueError, match=r"scenes have no points .*detections_0001.npy; .*prep_keypoints.py"):
+        build_sources(config.data, [tmp_path], CPU, detections=needs_detections(config))
+    for scene in ("0001", "0015"):
+        write_detections(tmp_path, scene, street(), cameras)
+    sources = build_sources(config.data, [tmp_path], CPU, detections=needs_detections(config))
+    batch = check_batch(sources.training[0][0], config.data.rotations)
+    assert batch.anchors is None
+    assert batch.detections is not None
+    assert batch.detections[0].isfinite().any()
+    objective = build_objective(config).train()
+    terms = objective(batch, 0.0)
+    loss = torch.stack([term.weight * term.total / term.count.clamp(min=1) for term in terms.values()]).sum()
+    assert loss.item() > 0
+    loss.backward()
+    assert any(p.grad is not None and p.grad.any() for p in objective.parameters())
+    assert math.isfinite(objective.measure(check_batch(sources.validation, config.data.rotations))["nll"][0])
+
+
+def test_points_are_for_keypoints_that_are_trained_towards_them() -> None:
+    named = {path.stem: load_config(path) for path in CONFIGS}
+    assert {name for name, config in named.items() if needs_detections(config)} == {"detector-c4", "detector-so2"}
+
+
+def write_reconstruction(root: Path) -> None:
+    """What steerers.datasets.colmap.export would write of a street that four cameras see."""
+    scene, cameras = street(), cameras_around(4, size=(120, 90), focal=100, spread=0.2)
+    xy = np.random.default_rng(0).uniform(0, (119, 89), (400, 2))
+    depth, surface = cast(scene, cameras[0], xy)
+    points = unproject(cameras[0], xy[surface >= 0], depth[surface >= 0])
+    tracks = [np.flatnonzero(visible(scene, camera, points, slack=1e-5)) for camera in cameras]
+    names = tuple(f"{n}.png" for n in range(len(cameras)))
+    (root / "images").mkdir(parents=True)
+    for name, camera in zip(names, cameras, strict=True):
+        PIL.Image.fromarray(render(scene, camera)[0]).save(root / "images" / name)
+    Reconstruction(
+        names=names,
+        sizes=np.array([(camera.width, camera.height) for camera in cameras]),
+        K=np.stack([camera.K for camera in cameras]),
+        distorted=np.zeros(len(cameras), bool),
+        poses=np.stack([camera.pose[:3] for camera in cameras]),
+        starts=np.cumsum([0, *map(len, tracks)]),
+        xy=np.concatenate([project(c, points[own])[0] for c, own in zip(cameras, tracks, strict=True)]).astype(
+            np.float32
+        ),
+        tracks=np.concatenate(tracks),
+        points=points,
+    ).save(root / TRACKS)
+
+
+def test_reconstructions_alone_and_beside_photographs(tmp_path: Path, photographs: Path) -> None:
+    write_reconstruction(tmp_path / "street")
+    views = {"size": 96, "photometric": 0.0}
+    alone = parse_config({"data": {"source": "colmap", "views": views, "held_out": 0.3}}).data
+    sources = build_sources(alone, [tmp_path / "street"], CPU)
+    ((training, _),) = sources.training
+    assert len(training) > 0
+    assert len(sources.validation) > 0
+    assert check_batch(training).anchors is not None
+    both = {"views": views, "colmap": [str(tmp_path / "street")], "colmap_fraction": 0.25}
+    mixed = build_sources(parse_config({"data": both}).data, [photographs], CPU)
+    assert [fraction for _, fraction in mixed.training] == [0.75, 0.25]
+    assert isinstance(mixed.validation, Photographs)
+    three = build_sources(
+        parse_config({"data": {**both, "mosaics": {"fraction": 0.5, "cell": 64}}}).data, [photographs], CPU
+    )
+    assert [fraction for _, fraction in three.training] == [0.25, 0.5, 0.25]
+    mosaics = three.training[1][0]
+    assert isinstance(mosaics, Mosaics)
+    assert mosaics.photographs is three.training[0][0]  # nothing that is held out
+    check_batch(mosaics)
+    with pytest.raises(
+        ValueError, match=r"data.held_out: \w+ 0.0 holds out none of \d+ pairs; choose another fraction"
+    ):
+        build_sources(dataclasses.replace(alone, held_out=0.0), [tmp_path / "street"], CPU)
+
+
+def test_keypoints_are_not_trained_where_only_tracks_are_known(tmp_path: Path, photographs: Path) -> None:
+    street = tmp_path / "street"
+    write_reconstruction(street)
+    alone = parse_config({"data": {"source": "colmap", "views": {"size": 96}, "held_out": 0.3}}).data
+    mixed = {"views": {"size": 96}, "colmap": [str(street)]}
+    beside = parse_config({"data": {**mixed, "colmap_fraction": 0.25}}).data
+    tracks = build_sources(alone, [street], CPU).training
+    for setting in ("A", "B", "C"):
+        check_dense(setting, tracks)
+    with pytest.raises(ValueError, match=r"'joint' .*street has a depth map; .*data.colmap with data.colmap_fraction"):
+        check_dense("joint", tracks)
+    check_dense("joint", tracks, photographs=True)
+    check_dense("joint", build_sources(beside, [photographs], CPU).training)
+    for training in (tracks, build_sources(beside, [photographs], CPU).training):
+        with pytest.raises(ValueError, match=r"'detector' .*depth map; make them .*or train on photographs alone"):
+            check_dense("detector", training)
+    depths = street / "stereo" / "depth_maps"
+    depths.mkdir(parents=True)
+    for n in range(4):
+        (depths / f"{n}.png.geometric.bin").write_bytes(b"120&90&1&" + np.ones(120 * 90, "<f4").tobytes())
+    dense = build_sources(alone, [street], CPU).training
+    check_dense("detector", dense)
+    check_dense("joint", dense)
+    ((source, _),) = dense
+    (depths / f"{source.names(0)[1]}.geometric.bin").write_bytes(b"120&90&1&")
+    expected = r"pair 0 of .*street cannot be read: .*a damaged depth map.*; `steerers data check .*street` lists"
+    with pytest.raises(ValueError, match=expected):
+        read_pair(source, 0)
+
+
+# Batches --------------------------------------------------------------------------------------------------------------
 
 
 def feed_of(sources: Sequence[tuple[PairSource, float]], **changes: Any) -> Feed:
@@ -65,25 +272,23 @@ def test_weighted_pairs_are_drawn_by_their_weights() -> None:
     assert counts[2] / 2000 == pytest.approx(0.75, abs=0.04)
 
 
-def test_sources_are_drawn_by_their_shares() -> None:
+def test_sources_are_drawn_by_their_fractions() -> None:
     feed = feed_of([(Numbers(3), 0.2), (Numbers(3), 0.0), (Numbers(3), 0.6)])
     counts = Counter(feed._choose(step) for step in range(2000))
     assert set(counts) == {0, 2}
     assert counts[2] / 2000 == pytest.approx(0.75, abs=0.04)
 
 
-@pytest.mark.parametrize("shares", [None, torch.arange(1.0, 12.0)])
-def test_processes_draw_what_one_would(monkeypatch: pytest.MonkeyPatch, shares: Tensor | None) -> None:
-    feed = feed_of([(Numbers(11, shares), 1.0)], batch=6)
-    whole = [(feed._indices(step), feed._seeds(step)) for step in range(9)]
+@pytest.mark.parametrize("weights", [None, torch.arange(1.0, 12.0)])
+def test_processes_draw_what_one_would(weights: Tensor | None) -> None:
+    config, sources = config_of(batch=6), [(Numbers(11, weights), 1.0)]
+    whole, *parts = (
+        [(feed._indices(step), feed._seeds(step)) for step in range(9)]
+        for feed in (Feed(config, sources, CPU), *(Feed(config, sources, CPU, rank=rank, world=3) for rank in range(3)))
+    )
     assert len({seed for _, seeds in whole for seed in seeds}) == 54
-    monkeypatch.setattr(processes, "world", lambda: 3)
-    parts = []
-    for rank in range(3):
-        monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
-        parts.append([(feed._indices(step), feed._seeds(step)) for step in range(9)])
     for step, expected in enumerate(whole):
         for k in (0, 1):
             assert [value for part in parts for value in part[step][k]] == expected[k]
     with pytest.raises(ValueError, match="batch 4 is not a multiple of the 3 processes"):
-        feed_of([(Numbers(3), 1.0)], batch=4)
+        Feed(config_of(batch=4), sources, CPU, world=3)

@@ -18,15 +18,22 @@ from torch import Tensor, nn
 
 from steerers import _weights
 from steerers.datasets.pairs import PairBatch, PairSource
-from steerers.training import checkpoint, loop
+from steerers.training import loop
 from steerers.training.config import DataConfig, OptimiserConfig, TrainConfig, ValidationConfig
-from steerers.training.export import MODEL
-from steerers.training.log import read_log, read_spectrum
-from steerers.training.loop import CHECKPOINT, Ended, train
+from steerers.training.feed import Sources
+from steerers.training.loop import Ended, train
+from steerers.training.objectives.base import Measures, Objective, Term, Terms
 from steerers.training.objectives.joint import JointObjective
 from steerers.training.objectives.keypoints import KeypointOptions
-from steerers.training.objectives.terms import Measures, Objective, Term, Terms
-from steerers.training.sources import Sources
+from steerers.training.run_folder import (
+    CHECKPOINT,
+    MODEL,
+    CheckpointError,
+    read_checkpoint,
+    read_log,
+    read_spectrum,
+    write_checkpoint,
+)
 from training.tiny import OPTIONS, Numbers, compact, config_of, descriptor_objective, photographs, small_steerer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -99,9 +106,9 @@ def assert_same(actual: Any, expected: Any) -> None:
 
 
 def assert_same_run(folder: Path, expected: Path) -> None:
-    saved = checkpoint.read(folder / CHECKPOINT)
+    saved = read_checkpoint(folder)
     assert set(saved) == {"config", "step", "pairs", "objective", "average", "optimiser"}
-    assert_same(saved, checkpoint.read(expected / CHECKPOINT))
+    assert_same(saved, read_checkpoint(expected))
     assert entries(folder) == entries(expected)
     assert_same(read_spectrum(folder), read_spectrum(expected))
     assert_same(_weights.load(folder / MODEL), _weights.load(expected / MODEL))
@@ -133,7 +140,7 @@ def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, number: 
     ended = run(config, tmp_path / "parts", source)
     assert ended.reason == "interrupted"
     assert 1 <= ended.step < config.steps
-    assert checkpoint.read(tmp_path / "parts" / CHECKPOINT)["step"] == ended.step
+    assert read_checkpoint(tmp_path / "parts")["step"] == ended.step
     assert entries(tmp_path / "parts")[-1]["ended"] == "interrupted"
     assert {n: signal.getsignal(n) for n in handlers} == handlers
     run(config, tmp_path / "whole")
@@ -159,7 +166,7 @@ def test_a_crash_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     config = config_of(setting="A", checkpoint_every=2)
     with pytest.raises(OSError, match="the disk is gone"):
         run(config, tmp_path / "parts", Passing(photographs(), fail))
-    assert checkpoint.read(tmp_path / "parts" / CHECKPOINT)["step"] == 4
+    assert read_checkpoint(tmp_path / "parts")["step"] == 4
     run(config, tmp_path / "whole")
     run(config, tmp_path / "parts", resume=True)
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
@@ -167,7 +174,7 @@ def test_a_crash_leaves_the_checkpoint_before(tmp_path: Path) -> None:
 
 def test_checkpoints_that_cannot_be_resumed_are_refused(tmp_path: Path) -> None:
     config = config_of(setting="A", steps=1)
-    with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint\.pt: cannot be read"):
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: cannot be read"):
         run(config, tmp_path, resume=True)
     run(config, tmp_path)
     with pytest.raises(ValueError, match="holds a run already"):
@@ -184,14 +191,23 @@ def test_checkpoints_that_cannot_be_resumed_are_refused(tmp_path: Path) -> None:
             run(config_of(setting="A", **{"steps": 1, **changes}), tmp_path, resume=True)
     whole = (tmp_path / CHECKPOINT).read_bytes()
     (tmp_path / CHECKPOINT).write_bytes(whole[:-100])
-    with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint\.pt: a damaged checkpoint"):
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: a damaged checkpoint"):
         run(config, tmp_path, resume=True)
+
+
+def test_a_checkpoint_with_the_names_of_older_runs_is_resumed(tmp_path: Path) -> None:
+    config = config_of(setting="A", steps=2)
+    run(config, tmp_path, max_minutes=MOMENT)
+    saved = read_checkpoint(tmp_path)
+    saved["config"]["data"]["colmap_share"] = saved["config"]["data"].pop("colmap_fraction")
+    write_checkpoint(tmp_path, saved)
+    assert run(config, tmp_path, resume=True).step == 2
 
 
 def test_a_run_is_not_resumed_with_another_number_of_pairs(tmp_path: Path) -> None:
     config = config_of(setting="A", steps=2)
     run(config, tmp_path, photographs(4), max_minutes=MOMENT)
-    assert checkpoint.read(tmp_path / CHECKPOINT)["pairs"] == [4]
+    assert read_checkpoint(tmp_path)["pairs"] == [4]
     expected = "cannot resume: the checkpoint was made with 4 training pairs, the data has 5; give the same data"
     with pytest.raises(ValueError, match=expected):
         run(config, tmp_path, photographs(5), resume=True)
@@ -346,7 +362,7 @@ def test_validation_uses_the_average_and_gives_the_weights_back(tmp_path: Path) 
     assert objective.training
     values = [value for training, value in objective.seen if not training]
     assert len(values) == len(objective.seen) == 3 * 2  # in batches of 2: 2, 2, 1 pairs, after steps 2 and 4
-    saved = checkpoint.read(tmp_path / CHECKPOINT)
+    saved = read_checkpoint(tmp_path)
     assert values[-1] == float(saved["average"]["network.first"]) != float(objective.network["first"].detach())
     assert plain.seen[-1][1] == float(plain.network["first"])
     assert [e["validation"] for e in entries(tmp_path) if "validation" in e] == [
@@ -364,7 +380,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
 
     with pytest.raises(FloatingPointError, match="at step 4 the loss is nan"):
         numbers(config, tmp_path, Breaking())
-    assert checkpoint.read(tmp_path / CHECKPOINT)["step"] == 2
+    assert read_checkpoint(tmp_path)["step"] == 2
     with pytest.raises(FloatingPointError, match="at step 4"):
         numbers(dataclasses.replace(config, log_every=1), tmp_path, Breaking(), resume=True)
     assert [entry["step"] for entry in entries(tmp_path) if "loss" in entry] == [3]
@@ -431,7 +447,7 @@ def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
                 # The gradient is a sum of large terms of either sign in another order; the losses are what must agree.
                 assert entry.pop("gradient") == pytest.approx(expected.pop("gradient"), rel=1e-4)
                 assert entry == pytest.approx(expected, rel=1e-5, abs=1e-7)
-        (saved, expected) = (checkpoint.read(tmp_path / folder / name / CHECKPOINT) for folder in ("two", "one"))
+        (saved, expected) = (read_checkpoint(tmp_path / folder / name) for folder in ("two", "one"))
         for key, value in expected["objective"].items():
             torch.testing.assert_close(saved["objective"][key], value, rtol=1e-3, atol=1e-4)
     assert len([kind for kind in kinds if "loss" in kind]) == 2  # of the joint run: with keypoints, and without

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -20,11 +18,11 @@ from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
 from steerers.training import spectrum
 from steerers.training.config import ModelConfig, OptimiserConfig
-from steerers.training.export import MODEL
-from steerers.training.objectives.descriptions import Matcher, MatchingOptions
+from steerers.training.objectives.descriptions import Described, Matcher, MatchingOptions
 from steerers.training.objectives.joint import JointObjective
-from steerers.training.runs import Records, load_run, read_records
+from steerers.training.run_folder import MODEL, load_run
 from steerers.training.spectrum import (
+    Records,
     Reduction,
     allowed,
     common_factor,
@@ -34,6 +32,7 @@ from steerers.training.spectrum import (
     held_out,
     magnitudes,
     measure,
+    read_records,
     reductions,
     start_and_end,
     summarise,
@@ -125,7 +124,7 @@ def test_reductions_keep_what_the_reduced_steerer_has(group: str, dim: int, seed
     for wanted in range(2, dim + 1):
         whole, *fewer = reductions(values, steerer.group, [wanted])
         assert whole.dim == dim
-        assert whole.share == pytest.approx(1)
+        assert whole.fraction == pytest.approx(1)
         found = fewer[0] if fewer else whole
         reduced = steerer.reduced(wanted)[1]
         assert found.dim == reduced.dim
@@ -133,7 +132,7 @@ def test_reductions_keep_what_the_reduced_steerer_has(group: str, dim: int, seed
         least = float(kept.real.min() if steerer.group.continuous else kept.abs().min())
         assert found.smallest == pytest.approx(least, abs=1e-4)
         energy = magnitudes(values, steerer.group).square()
-        assert found.share == pytest.approx(float(energy[: found.dim].sum() / energy.sum()))
+        assert found.fraction == pytest.approx(float(energy[: found.dim].sum() / energy.sum()))
 
 
 @pytest.mark.parametrize(("dims", "message"), [([0], "1 to 4"), ([5], "1 to 4.*got 5"), ([1], "at least 2")])
@@ -161,8 +160,8 @@ def test_idle_dimensions_can_be_left_out(group: str) -> None:
     real = torch.ones(2, 40, dtype=torch.bool)
     steerer = Steerer.from_matrix(whole.float(), group, learnable=True)
     shorter = spectrum._Shorter(Matcher(steerer, MatchingOptions()), steerer, [12, 8])
-    batch: Any = SimpleNamespace(angles=angles)
-    measured = shorter.measure((first @ basis.T).float(), (second @ basis.T).float(), batch, matches, (real, real))
+    pairs = Described((first @ basis.T).float(), (second @ basis.T).float(), angles, matches, (real, real))
+    measured = shorter.measure(pairs)
     accuracy = {name: total / count for name, (total, count) in measured.items()}
     assert set(accuracy) == {"12:accuracy", "8:accuracy", "8:rest"}
     assert accuracy["8:accuracy"] == 1

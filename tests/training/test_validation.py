@@ -11,7 +11,7 @@ import torch
 from steerers.datasets.pairs import PairBatch
 from steerers.steering.steerer import Steerer
 from steerers.training.config import DataConfig, ValidationConfig
-from steerers.training.objectives.terms import Measures
+from steerers.training.objectives.base import Measures
 from steerers.training.validation import _batch, _rotations, validate
 from training.tiny import Numbers, config_of, descriptor_objective, photographs
 

@@ -64,9 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"cannot write {arguments.out}: the file of a steerer ends in .safetensors")
     options.check_output(arguments.out)
     options.check_output(plot, picture=True)
+    from steerers._devices import parse_device
     from steerers._files import atomic_write
-    from steerers.pipeline import load, parse_device
-    from steerers.training.fit_steerer import FitOptions, describe_views, fit_examples
+    from steerers.pipeline import load
+    from steerers.training.fit_steerer import FitOptions, fit_examples, make_examples
     from steerers.viz import draw_spectrum
 
     starts = [
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     extractor = load(
         arguments.model, detector=arguments.detector, weights=arguments.weights or (), device=device, fast=False
     ).model.extractor
-    fitting, testing = describe_views(
+    fitting, testing = make_examples(
         extractor, arguments.images, group, options=starts[0], device=device, progress=progress
     )
     fits = {chosen.start: fit_examples(fitting, testing, group, chosen, progress) for chosen in starts}

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from steerers.steering.representations import Group
     from steerers.steering.steerer import Steerer
-    from steerers.training.runs import Records
-    from steerers.training.spectrum import Reduction
+    from steerers.training.spectrum import Records, Reduction
 
 EXAMPLE = """example:
   steerers spectrum runs/c4-perm
@@ -24,8 +23,8 @@ EXAMPLE = """example:
   steerers spectrum runs/c4-inv runs/c4-perm runs/so2-spread --out figure.png --gif figure.gif
   steerers spectrum disk-c4.safetensors
 
-The share of weight is that of the sum of squared magnitudes, of a rotation by one radian for SO2; the rest alone is the
-accuracy of the dimensions that are left out.
+The fraction of weight is that of the sum of squared magnitudes, of a rotation by one radian for SO2; the rest alone is
+the accuracy of the dimensions that are left out.
 """
 SIZE, SIZE_MOVING, SIZE_OF_SEVERAL = 560, 480, 320
 
@@ -74,7 +73,7 @@ def _dims(text: str) -> list[int]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw, describe, measure."""
-    from steerers.pipeline import parse_device
+    from steerers._devices import parse_device
 
     parse_device(arguments.device)
     folders = [path for path in arguments.paths if not _is_file(path)]
@@ -117,7 +116,7 @@ def _show_steerer(arguments: argparse.Namespace) -> int:
 
 
 def _show_runs(arguments: argparse.Namespace) -> int:
-    from steerers.training.runs import read_records
+    from steerers.training.spectrum import read_records
 
     paths: list[Path] = arguments.paths
     if len(paths) > 1 and arguments.out is None:
@@ -161,7 +160,7 @@ def _draw(runs: Sequence[Records], picture: Path, animation: Path | None) -> Non
 
 
 def _show_run(records: Records, arguments: argparse.Namespace) -> None:
-    from steerers.training.runs import load_steerer
+    from steerers.training.run_folder import load_steerer
 
     group, steps = records.group, records.steps
     count = records.values.shape[1]
@@ -206,9 +205,9 @@ def _nearest(title: str, steerer: Steerer) -> str:
 
 
 def _measure(records: Records, values: Tensor, arguments: argparse.Namespace) -> list[Reduction]:
-    from steerers.pipeline import parse_device
+    from steerers._devices import parse_device
     from steerers.training import spectrum
-    from steerers.training.runs import load_run
+    from steerers.training.run_folder import load_run
 
     device = parse_device(arguments.device)
     wanted = spectrum.reductions(values, records.group, arguments.dims or spectrum.default_dims(len(values)))
@@ -225,8 +224,8 @@ def _show_sizes(values: Tensor, group: Group, dims: list[int] | None, measured: 
     small = int((sizes < spectrum.common_factor(values, group) / 2).sum())
     shown = sizes.log() if group.continuous else sizes
     what = "real parts" if group.continuous else "magnitudes"
-    places = [0, len(sizes) // 4, len(sizes) // 2, 3 * len(sizes) // 4, len(sizes) - 1]
-    sample = ", ".join(f"{float(shown[place]):.3f}" for place in places)
+    indices = [0, len(sizes) // 4, len(sizes) // 2, 3 * len(sizes) // 4, len(sizes) - 1]
+    sample = ", ".join(f"{float(shown[index]):.3f}" for index in indices)
     options.say(f"  {what}, largest, quartiles, smallest: {sample}; {small} below half of the common factor")
     rows = measured or spectrum.reductions(values, group, dims or spectrum.default_dims(len(values)))
     for line in _table(rows, group):
@@ -244,8 +243,8 @@ def _show_sizes(values: Tensor, group: Group, dims: list[int] | None, measured: 
 def _table(rows: Sequence[Reduction], group: Group) -> Iterator[str]:
     """A line for each number of dimensions."""
     degrees = [name for name in rows[0].accuracy if "@" in name]
-    table = [["dimensions", "least real part" if group.continuous else "least magnitude", "share of weight"]]
-    table += [[str(row.dim), f"{row.smallest:.3f}", f"{row.share:.4f}"] for row in rows]
+    table = [["dimensions", "least real part" if group.continuous else "least magnitude", "fraction of weight"]]
+    table += [[str(row.dim), f"{row.smallest:.3f}", f"{row.fraction:.4f}"] for row in rows]
     if rows[0].accuracy:
         table[0] += ["accuracy", *(f"{name.partition('@')[2]}°" for name in degrees), "the rest alone"]
         for line, row in zip(table[1:], rows, strict=True):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +22,6 @@ EXAMPLE = """example:
   steerers train configs/b-so2-b.toml --dry-run
   torchrun --nproc-per-node 4 -m steerers train configs/c-c4-perm-b.toml --data MegaDepth
 """
-NOT_LOSSES = {"step", "gradient", "learning_rate", "seconds"}
 
 
 def add_to(commands: Any) -> None:
@@ -74,44 +70,52 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, say what was reached, draw the losses; or only show what would run."""
+    from steerers.training import loop
     from steerers.training.config import load_config, parse_change
+    from steerers.training.run_folder import check_folder, check_tensorboard
 
     config = load_config(arguments.config, dict(map(parse_change, arguments.set)))
     folder: Path = arguments.out or Path("runs") / config.name
     if arguments.dry_run:
-        from steerers.training.overview import overview
-
-        for title, text in overview(config, arguments.data, folder, arguments.device, arguments.cache):
-            options.say(f"{title:<15}{text}")
-        return 0
-    _check_run(folder, arguments.resume)
+        return _show(arguments, config, folder)
+    check_folder(folder, resume=arguments.resume)
     if arguments.tensorboard:
-        _check_tensorboard()
-    with processes(arguments.device) as (device, rank):
-        ended = _train(arguments, config, folder, device)
-    if rank > 0:
+        check_tensorboard()
+    with loop.join_processes(arguments.device) as device:
+        ended, first = _train(arguments, config, folder, device), loop.rank() == 0
+    if not first:
         return 0
-    options.say(reached(ended, config, folder))
-    options.say(plot(folder))
+    options.say(_reached(ended, config, folder))
+    options.say(_draw(folder))
     if ended.reason == "finished":
         return 0
     options.say(f"go on with: {_command(arguments, folder)}")
     return INTERRUPTED if ended.reason == "interrupted" else 0
 
 
-def _train(arguments: argparse.Namespace, config: TrainConfig, folder: Path, device: torch.device) -> Ended:
-    from steerers.training.build import build_objective
-    from steerers.training.loop import train
-    from steerers.training.sources import build_sources, needs_detections, places_of
+def _show(arguments: argparse.Namespace, config: TrainConfig, folder: Path) -> int:
+    from steerers.training.build import overview
+    from steerers.training.run_folder import has_checkpoint
 
-    for place in places_of(config.data, arguments.data):
-        if not place.exists():
-            raise ValueError(f"no data: there is no {place}")
-    objective = build_objective(config)
-    detections = needs_detections(config)
+    for title, text in overview(config, arguments.data, arguments.cache):
+        options.say(f"{title:<15}{text}")
+    options.say(f"{'device':<15}{arguments.device or 'cuda where there is one, else cpu'}")
+    options.say(f"{'folder':<15}{folder} ({'has a checkpoint' if has_checkpoint(folder) else 'new'})")
+    return 0
+
+
+def _train(arguments: argparse.Namespace, config: TrainConfig, folder: Path, device: torch.device) -> Ended:
+    from steerers.training import loop
+    from steerers.training.build import build_objective
+    from steerers.training.feed import build_sources, data_paths, needs_detections
+
+    for path in data_paths(config.data, arguments.data):
+        if not path.exists():
+            raise ValueError(f"no data: there is no {path}")
+    objective, detections = build_objective(config), needs_detections(config)
     sources = build_sources(config.data, arguments.data, device, arguments.cache, detections=detections)
     try:
-        return train(
+        return loop.train(
             config,
             objective,
             sources,
@@ -125,61 +129,10 @@ def _train(arguments: argparse.Namespace, config: TrainConfig, folder: Path, dev
         raise ValueError(str(error)) from error
 
 
-def _check_run(folder: Path, resume: bool) -> None:
-    """Refuse to write over a run, to go on with what is none, and a folder that cannot be made."""
-    from steerers.training.loop import CHECKPOINT
-
-    begun = (folder / CHECKPOINT).exists()
-    if begun and not resume:
-        raise ValueError(
-            f"{folder} has a checkpoint already: go on from it with --resume, name another folder with --out, or "
-            "delete it"
-        )
-    if resume and not begun:
-        raise ValueError(f"cannot resume: {folder} has no checkpoint; leave --resume out, or name the run with --out")
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise ValueError(f"cannot write a run to {folder}: {nearest} is a file")
-    if not os.access(nearest, os.W_OK):
-        raise ValueError(f"cannot write a run to {folder}: {nearest} is closed")
-
-
-def _check_tensorboard() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("tensorboard") is None:
-        raise ImportError('TensorBoard is not installed: pip install "steerers[tensorboard]"')
-
-
-@contextmanager
-def processes(device: str | None) -> Iterator[tuple[torch.device, int]]:
-    """The device and the rank of this process; under ``torchrun`` it joins the others for as long as the block."""
-    import torch
-    import torch.distributed as dist
-
-    from steerers.pipeline import parse_device
-
-    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
-        yield parse_device(name), 0
-        return
-    if name not in ("cpu", "cuda"):
-        raise ValueError(f"torchrun gives each process its own GPU: --device is cpu or cuda, got {name!r}")
-    chosen = parse_device(name if name == "cpu" else f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
-    try:
-        yield chosen, dist.get_rank()
-    finally:
-        dist.destroy_process_group()
-
-
-# What was reached -----------------------------------------------------------------------------------------------------
-
-
-def reached(ended: Ended, config: TrainConfig, folder: Path) -> str:
+def _reached(ended: Ended, config: TrainConfig, folder: Path) -> str:
     """One line on how a run ended."""
+    from steerers.viz.training import by_rotation
+
     how = {"finished": "finished", "time": "out of time", "interrupted": "interrupted"}[ended.reason]
     measured = []
     for name, value in ended.validation.items():
@@ -191,59 +144,16 @@ def reached(ended: Ended, config: TrainConfig, folder: Path) -> str:
     return f"{how} at step {ended.step} of {config.steps}{held_out}; written to {folder}"
 
 
-def by_rotation(measured: dict[str, float], name: str) -> dict[int, float]:
-    """What validation measured under that name, by degrees."""
-    parts = ((key.partition("@"), value) for key, value in measured.items())
-    return {int(degrees): value for (own, at, degrees), value in parts if own == name and at}
-
-
-def plot(folder: Path) -> str:
+def _draw(folder: Path) -> str:
     """Draw the losses and the measures of a run into its folder; a line on what was drawn."""
-    from steerers.training.log import read_log
-    from steerers.viz import plots
+    from steerers.training.run_folder import read_log
+    from steerers.viz.training import draw_run
 
-    entries = read_log(folder)
-    drawn = []
-    for name, (series, limits) in {
-        "losses": ({**_losses(entries), **_measures(entries, "nll", mean=True)}, None),
-        "accuracy": (_measures(entries, "accuracy"), (0.0, 1.0)),
-        "repeatability": (_measures(entries, "repeatability"), (0.0, 1.0)),
-    }.items():
-        if not series:
-            continue
-        few = max(len(steps) for steps, _ in series.values()) < 30
-        path = folder / f"{name}.png"
-        try:
-            plots.curves(path, series, xlabel="step", ylabel=name, ylim=limits, markers=few)
-        except ImportError as error:
-            return f"no plots: {error}"
-        drawn.append(path.name)
+    try:
+        drawn = draw_run(read_log(folder), folder)
+    except ImportError as error:
+        return f"no plots: {error}"
     return f"drew {', '.join(drawn)}" if drawn else "no plots: nothing was logged"
-
-
-Series = dict[str, tuple[list[float], list[float]]]
-
-
-def _losses(entries: list[dict[str, Any]]) -> Series:
-    steps = [entry for entry in entries if "loss" in entry]
-    names = dict.fromkeys(name for e in steps for name in e if name not in NOT_LOSSES and not name.endswith("_ms"))
-    found = {name: [entry for entry in steps if name in entry] for name in names}
-    return {name: ([e["step"] for e in those], [e[name] for e in those]) for name, those in found.items()}
-
-
-def _measures(entries: list[dict[str, Any]], name: str, *, mean: bool = False) -> Series:
-    """What was measured on held-out pairs: its mean, or by rotation."""
-    series: Series = {}
-    for entry in entries:
-        measured = entry.get("validation", {})
-        rotated: dict[str, float] = {f"{name}, {key}°": value for key, value in by_rotation(measured, name).items()}
-        if mean:
-            rotated = {f"{name}, held out": measured[name]} if name in measured else {}
-        for label, value in rotated.items():
-            steps, values = series.setdefault(label, ([], []))
-            steps.append(entry["step"])
-            values.append(value)
-    return series
 
 
 def _command(arguments: argparse.Namespace, folder: Path) -> str:

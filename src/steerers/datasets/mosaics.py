@@ -32,20 +32,20 @@ class MosaicOptions:
     """How photographs are laid out, and how much is seen of them.
 
     Attributes:
-        share: of the steps whose pairs are views of mosaics.
+        fraction: of the steps whose pairs are views of mosaics.
         side: a mosaic is ``side`` x ``side`` photographs.
         cell: side of each in pixels; photographs are shrunk (or enlarged) to cover it, the middle is kept.
         scale: range of the zoom, in pixels of the view per pixel of the mosaic; instead of that of ``views``.
     """
 
-    share: float = 0.0
+    fraction: float = 0.0
     side: int = 3
     cell: int = 448
     scale: tuple[float, float] = (0.25, 1.2)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share must be in [0, 1], got {self.share}")
+        if not 0 <= self.fraction <= 1:
+            raise ValueError(f"fraction must be in [0, 1], got {self.fraction}")
         if self.side < 1 or self.cell < 16:
             raise ValueError(f"side must be at least 1 and cell at least 16, got {self.side} and {self.cell}")
         if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1]:

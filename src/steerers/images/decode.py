@@ -117,7 +117,7 @@ def _load_file(path: Path, max_size: int | None, exif: Exif) -> Picture:
         _check_pixels(size, str(path))
         rotations = opened.format == "TIFF"  # Pillow rotations these upright as it loads them, and drops the tag
         orientation = _exif_orientation(opened) if rotations else 1
-        width, height = fit(size, max_size)
+        width, height = fit_within(size, max_size)
         drafted = opened.draft(None, (2 * width, 2 * height))
         lifted = limit is not None and size[0] * size[1] > limit
         with _no_pixel_limit() if lifted else nullcontext():  # a TIFF is held against the limit a second time
@@ -317,7 +317,7 @@ def _opaque_array(values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np
 # Size and name --------------------------------------------------------------------------------------------------------
 
 
-def fit(size: Size, max_size: int | None) -> Size:
+def fit_within(size: Size, max_size: int | None) -> Size:
     """``size``, shrunk if need be to a longest side of ``max_size``; keeps the aspect as well as whole pixels can."""
     longest = max(size)
     if max_size is None or longest <= max_size:

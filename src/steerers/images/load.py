@@ -28,7 +28,7 @@ from steerers.images.decode import (
     Size,
     combine,
     decode,
-    fit,
+    fit_within,
     name_of,
 )
 from steerers.images.masks import read_mask, shrink_mask
@@ -95,7 +95,7 @@ def load_image(
     max_size = _check_max_size(max_size)
     decoded = decode(source, max_size, exif)
     allowed = combine(decoded.allowed, None if mask is None else read_mask(mask, decoded.stored_size))
-    size = fit(decoded.stored_size, max_size)
+    size = fit_within(decoded.stored_size, max_size)
     linear = UPRIGHT[decoded.orientation]
     return Image(
         tensor=_rotation(_to_tensor(_shrink(decoded, size)), linear),

@@ -1,8 +1,9 @@
-"""From a configuration to what is trained."""
+"""From a configuration to what is trained: networks, steerer and objective; and what it amounts to, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from steerers._weights import load_into, load_state
+from steerers.datasets.photos import find_photos, held_out
 from steerers.datasets.rng import generator_of
 from steerers.features import Keypoints
 from steerers.models import registry, zoo
@@ -20,12 +22,22 @@ from steerers.models.downloads import WeightFile, fetch, find
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 from steerers.training.config import ModelConfig, SteererConfig, TrainConfig
-from steerers.training.objectives import DescriptorObjective, DetectorObjective, JointObjective, Objective
-from steerers.training.sources import needs_detections
+from steerers.training.feed import build_sources, check_dense, data_paths, needs_detections, open_reconstructions
+from steerers.training.objectives.base import Objective
+from steerers.training.objectives.descriptions import DescriptorObjective
+from steerers.training.objectives.joint import JointObjective
+from steerers.training.objectives.keypoints import DetectorObjective
 
 VGG = "vgg"
 _STEERER, _NETWORK = 31, 32  # streams of the run's seed
 _EXPORTED = ("network.", "descriptor.", "detector.")  # before the names of weights in the file of a run
+_SETTINGS = {
+    "A": "setting A, frozen descriptor",
+    "B": "setting B, descriptor and steerer together",
+    "C": "setting C, descriptor for a fixed steerer",
+    "detector": "a detector",
+    "joint": "keypoints and descriptions of one network",
+}
 _PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -40,12 +52,12 @@ def build_objective(config: TrainConfig, *, pretrained: bool = True) -> Objectiv
         torch.default_generator.manual_seed(generator_of(config.seed, _NETWORK).initial_seed())
         network = build_network(config.model, config.precision, pretrained=pretrained)
     objective = _objective(config, network, pretrained)
-    names = [f"{prefix}.{name}" for prefix, part in objective.networks().items() for name, _ in part.named_parameters()]
+    names = [name for name, _ in objective.trained()]
     for prefix in config.optimiser.learning_rates:
         if not any(name.startswith(prefix) for name in names):
             raise ValueError(
                 f"optimiser.learning_rates: nothing that is trained begins with {prefix!r}; there are "
-                f"{', '.join(sorted({_beginning(name) for name in names}))}"
+                f"{', '.join(sorted({'.'.join(name.split('.')[:2]) for name in names}))}"
             )
     return objective
 
@@ -84,10 +96,6 @@ def _check_rotations(config: TrainConfig, steerer: Steerer | None) -> None:
     order = None if steerer is None else steerer.group.order
     if order is not None and (rotations == "SO2" or (rotations == "C4" and order % 4)):
         raise ValueError(f"steerer.group C{order} does not have all the rotations of data.rotations {rotations!r}")
-
-
-def _beginning(name: str) -> str:
-    return ".".join(name.split(".")[:2])
 
 
 # Networks -------------------------------------------------------------------------------------------------------------
@@ -230,12 +238,9 @@ def build_steerer(config: SteererConfig, dim: int, seed: int) -> Steerer | None:
     group = Group.parse(config.group)
     if config.kind == "none":
         return None
-    if config.kind == "inv":
-        return Steerer.inv(dim, group, learnable=config.learn)
-    if config.kind == "freq1":
-        return Steerer.freq1(dim, group, learnable=config.learn)
-    if config.kind == "perm":
-        return Steerer.perm(dim, group, learnable=config.learn)
+    fixed = {"inv": Steerer.inv, "freq1": Steerer.freq1, "perm": Steerer.perm}
+    if config.kind in fixed:
+        return fixed[config.kind](dim, group, learnable=config.learn)
     if config.kind == "spread":
         if not group.continuous:
             raise ValueError(f"steerer.kind 'spread' is for SO2, not {group}; for C_n use 'perm'")
@@ -257,3 +262,117 @@ def _load_steerer(path: Path, group: Group, dim: int, learn: bool) -> Steerer:
     if steerer.learnable == learn:
         return steerer
     return Steerer.from_matrix(steerer.generator().float(), group, learnable=learn)
+
+
+# In words -------------------------------------------------------------------------------------------------------------
+
+
+def overview(config: TrainConfig, data: list[Path], cache: Path | None = None) -> Iterator[tuple[str, str]]:
+    """What a configuration amounts to, as titles and texts.
+
+    No photograph is decoded, no weights are read, nor data that is not there.
+
+    Args:
+        cache: of decoded photographs, as the run would have it.
+
+    Raises:
+        ValueError: for what a run would refuse.
+    """
+    objective = build_objective(config, pretrained=False)
+    yield "run", f"{config.name}: {_SETTINGS[config.setting]}"
+    yield from _networks(config, objective)
+    yield from _data(config, data, cache)
+    yield "optimiser", _optimiser(config)
+    for prefix, (count, rate) in _rates(config, objective).items():
+        yield "learning rate", f"{rate:g} of {prefix} ({count:,} parameters)"
+    schedule = f"warm-up over {config.optimiser.warm_up}, then " if config.optimiser.warm_up else ""
+    yield "schedule", f"{config.steps:,} steps of {config.batch} pairs; {schedule}a cosine to 0"
+    validation = f"every {config.validation.every:,} steps" if config.validation.every else "at the end"
+    degrees = ", ".join(f"{angle}°" for angle in config.validation.rotations)
+    yield "validation", f"{validation}, {config.validation.pairs} pairs at each of {degrees} that the group has"
+    faster = (", compiled" if config.compile else "") + (", CUDA graphs on a GPU" if config.cuda_graphs else "")
+    yield "precision", config.precision + faster
+
+
+def _networks(config: TrainConfig, objective: Objective) -> Iterator[tuple[str, str]]:
+    network = build_network(config.model, pretrained=False)
+    count = sum(parameter.numel() for parameter in network.parameters())
+    frozen = "frozen" if config.setting == "A" else "trained"
+    yield "network", f"{config.model.kind}, {count:,} parameters, {frozen}; from {config.model.weights or 'random'}"
+    if config.setting not in ("detector", "joint"):
+        yield "keypoints", f"{config.matching.num_keypoints:,} of {config.model.detector}, frozen"
+    if config.setting != "detector":
+        yield "steerer", _steerer(config, objective)
+    if config.matching.prototype:
+        yield "prototype", "trained, for prototype-procrustes"
+    for name, where in needed_weights(config.model):
+        yield "weights", f"{name} ({where})"
+
+
+def _steerer(config: TrainConfig, objective: Objective) -> str:
+    steerer = objective.steerer
+    if steerer is None:
+        return "none"
+    fixed = build_steerer(replace(config.steerer, learn=False), steerer.dim, config.seed)
+    known = None if fixed is None else fixed.representation
+    start = config.steerer.kind if known is None else f"{config.steerer.kind}, {known}"
+    how = "trained from" if steerer.learnable else "fixed:"
+    return f"{steerer.group}, {steerer.dim} x {steerer.dim}, {how} {start}"
+
+
+def _data(run: TrainConfig, data: list[Path], cache: Path | None) -> Iterator[tuple[str, str]]:
+    config = run.data
+    views = f"rotations {config.rotations}, views of {config.views.size} x {config.views.size} pixels"
+    yield "data", f"{config.source}, {views}"
+    if not data and not config.path:
+        yield "", "none given: set data.path, or give --data"
+        return
+    paths = data_paths(config, data)
+    missing = [path for path in paths if not path.exists()]
+    yield from (("", f"{path} is not there") for path in missing)
+    if not missing:
+        yield "", f"{', '.join(map(str, paths))}: {_count_pairs(run, paths, cache)}"
+    if config.mosaics.fraction:
+        low, high = config.mosaics.scale
+        laid = f"mosaics of {config.mosaics.side} x {config.mosaics.side} photographs at zooms of {low:g} to {high:g}"
+        yield "", f"for {config.mosaics.fraction:.0%} of the steps {laid}"
+    if config.source == "folder" and config.colmap and config.colmap_fraction:
+        mixed = ", ".join(_beside(run, Path(path), cache) for path in config.colmap)
+        yield "", f"for {config.colmap_fraction:.0%} of the steps {mixed}"
+
+
+def _beside(run: TrainConfig, path: Path, cache: Path | None) -> str:
+    """A reconstruction beside photographs."""
+    if not path.exists():
+        return f"{path} (not there)"
+    (source,) = open_reconstructions(run.data, [path], cache)
+    check_dense(run.setting, [(source, run.data.colmap_fraction)], photographs=True)
+    return f"{path} ({len(source):,} pairs)"
+
+
+def _count_pairs(run: TrainConfig, paths: list[Path], cache: Path | None) -> str:
+    config = run.data
+    if config.source == "folder":  # without decoding them
+        names = [photo.name for photo in find_photos(paths)]
+        held = sum(held_out(name, config.held_out) for name in names)
+        kept = held if 0 < held < len(names) else 1  # a handful: the last
+        return f"{len(names)} photographs, a pair each; of them {kept} held out"
+    sources = build_sources(config, paths, torch.device("cpu"), cache, detections=needs_detections(run))
+    check_dense(run.setting, sources.training)
+    return f"{sum(len(source) for source, _ in sources.training):,} pairs, {len(sources.validation):,} held out"
+
+
+def _optimiser(config: TrainConfig) -> str:
+    chosen = config.optimiser
+    clip = f"gradient clipped to {chosen.clip:g}" if chosen.clip else "gradient not clipped"
+    return f"AdamW, weight decay {chosen.weight_decay:g}, {clip}" + (f", average {chosen.ema:g}" if chosen.ema else "")
+
+
+def _rates(config: TrainConfig, objective: Objective) -> dict[str, tuple[int, float]]:
+    """Number of parameters and learning rate by the beginning of their names."""
+    rates: dict[str, tuple[int, float]] = {}
+    for name, parameter in objective.trained():
+        key = config.optimiser.prefix_of(name) or name.partition(".")[0]
+        count, _ = rates.get(key, (0, 0.0))
+        rates[key] = count + parameter.numel(), config.optimiser.rate_of(name)
+    return rates

@@ -6,7 +6,7 @@ import dataclasses
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,10 @@ from steerers.datasets.mosaics import MosaicOptions
 from steerers.datasets.pairs import Rotations
 from steerers.datasets.views import Views
 from steerers.models.compact import CompactConfig
-from steerers.training.objectives import KeypointOptions, MatchingOptions
+from steerers.training.objectives.descriptions import MatchingOptions, Setting
+from steerers.training.objectives.keypoints import KeypointOptions
+
+_RENAMED = {"data.colmap_share": "colmap_fraction", "data.mosaics.share": "fraction"}  # since older runs
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,10 @@ class DataConfig:
         path: folders, tars, the root of MegaDepth, or reconstructions; the command line's ``--data`` takes precedence.
         colmap: reconstructions to be mixed in beside photographs: COLMAP's, or what
             ``steerers.datasets.colmap.export`` made of them.
-        colmap_share: share of the steps that draw from them.
+        colmap_fraction: of the steps, that draw from them.
         rotations: how views are rotated.
         max_photo_size: longest side to which photographs are shrunk when they are decoded.
-        held_out: share of the photographs that validation uses; of MegaDepth it is the test scenes.
+        held_out: fraction of the photographs that validation uses; of MegaDepth it is the test scenes.
         mosaics: views of several photographs side by side, mixed in beside those of single ones, for larger changes of
             scale; source ``folder`` only.
     """
@@ -37,7 +40,7 @@ class DataConfig:
     source: Literal["folder", "megadepth", "colmap"] = "folder"
     path: tuple[str, ...] = ()
     colmap: tuple[str, ...] = ()
-    colmap_share: float = 0.0
+    colmap_fraction: float = 0.0
     rotations: Rotations = "SO2"
     max_photo_size: int = 768
     held_out: float = 0.1
@@ -46,13 +49,15 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         _within("held_out", self.held_out, 0, 1)
-        _within("colmap_share", self.colmap_share, 0, 1)
+        _within("colmap_fraction", self.colmap_fraction, 0, 1)
         if self.max_photo_size < 32:
             raise ValueError(f"max_photo_size must be at least 32 pixels, got {self.max_photo_size}")
-        if self.mosaics.share and self.source != "folder":
+        if self.mosaics.fraction and self.source != "folder":
             raise ValueError(f"mosaics are made of photographs: they need source 'folder', not {self.source!r}")
-        if self.mosaics.share + self.colmap_share > 1:
-            raise ValueError(f"mosaics.share and colmap_share add up to {self.mosaics.share + self.colmap_share:g} > 1")
+        if self.mosaics.fraction + self.colmap_fraction > 1:
+            raise ValueError(
+                f"mosaics.fraction and colmap_fraction add up to {self.mosaics.fraction + self.colmap_fraction:g} > 1"
+            )
 
 
 @dataclass(frozen=True)
@@ -120,8 +125,11 @@ class OptimiserConfig:
 
     def rate_of(self, name: str) -> float:
         """The learning rate of the parameter of that name."""
-        prefixes = [prefix for prefix in self.learning_rates if name.startswith(prefix)]
-        return self.learning_rates[max(prefixes, key=len)] if prefixes else self.learning_rate
+        return self.learning_rates.get(self.prefix_of(name), self.learning_rate)
+
+    def prefix_of(self, name: str) -> str:
+        """The entry of ``learning_rates`` that a parameter of that name goes by; empty if there is none."""
+        return max((prefix for prefix in self.learning_rates if name.startswith(prefix)), key=len, default="")
 
 
 @dataclass(frozen=True)
@@ -158,7 +166,7 @@ class TrainConfig:
     """
 
     name: str = "run"
-    setting: Literal["A", "B", "C", "detector", "joint"] = "joint"
+    setting: Literal[Setting, "detector", "joint"] = "joint"
     steps: int = 10_000
     batch: int = 8
     seed: int = 0
@@ -214,7 +222,7 @@ def load_config(path: Path, changes: Mapping[str, Any] | None = None) -> TrainCo
     values.setdefault("name", path.stem)
     try:
         for name, value in (changes or {}).items():
-            _put(values, _split_key(name), value)
+            _put(values, name, value)
         return parse_config(values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
@@ -238,34 +246,29 @@ def parse_change(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _split_key(name: str) -> list[str]:
-    """The parts of a dotted name, as TOML splits it."""
+def _put(values: dict[str, Any], name: str, value: Any) -> None:
+    """Change a value of nested tables, by a dotted name as TOML splits it."""
     try:
-        table: Any = tomllib.loads(f"{name} = 0")
+        inner: Any = tomllib.loads(f"{name} = 0")
     except tomllib.TOMLDecodeError:
         raise ValueError(f"{name!r} is no name of an option, such as steps or data.views.size") from None
-    parts: list[str] = []
-    while isinstance(table, dict):
-        ((part, table),) = table.items()
-        parts.append(part)
-    return parts
-
-
-def _put(values: dict[str, Any], keys: list[str], value: Any) -> None:
+    keys: list[str] = []
+    while isinstance(inner, dict):
+        ((key, inner),) = inner.items()
+        keys.append(key)
     table: Any = values
     for depth, key in enumerate(keys[:-1], start=1):
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
-            rest = ".".join(keys[depth:])
-            raise ValueError(f"{'.'.join(keys[:depth])} is a value and no table, so that it has no {rest}")
+            above, rest = ".".join(keys[:depth]), ".".join(keys[depth:])
+            raise ValueError(f"{above} is a value and no table, so that it has no {rest}")
     table[keys[-1]] = value
 
 
 def parse_config(values: dict[str, Any]) -> TrainConfig:
-    """The configuration of nested tables."""
-    built = _build(TrainConfig, values, "")
-    assert isinstance(built, TrainConfig)
-    return built
+    """The configuration of nested tables; keys may have the names that they had in older runs."""
+    config: TrainConfig = _build(TrainConfig, renamed(values), "")
+    return config
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:
@@ -273,62 +276,65 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
     return dataclasses.asdict(config)
 
 
+def renamed(values: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """Nested tables, with the keys of older runs under their names of today."""
+    return {
+        _RENAMED.get(where + key, key): renamed(value, f"{where}{key}.") if isinstance(value, dict) else value
+        for key, value in values.items()
+    }
+
+
+def flatten(table: dict[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested tables with its dotted name."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from flatten(value, f"{where}{key}.")
+        else:
+            yield where + key, value
+
+
+# Typed values, read without a library: training must run where there is but PyTorch, NumPy, Pillow and safetensors ----
+
+
 def _build(kind: Any, values: dict[str, Any], where: str) -> Any:
+    """A dataclass from a table; ``where`` the table is, with a dot, or nothing."""
     hints = typing.get_type_hints(kind)
-    known = {option.name for option in fields(kind)}
     for key in values:
-        if key not in known:
-            raise ValueError(f"unknown key {where + key!r}; known: {', '.join(where + name for name in sorted(known))}")
-    built = {key: _convert(hints[key], value, where + key) for key, value in values.items()}
+        if key not in hints:
+            raise ValueError(f"unknown key {where + key!r}; known: {', '.join(where + name for name in sorted(hints))}")
+    converted = {key: _convert(hints[key], value, where + key) for key, value in values.items()}
     try:
-        return kind(**built)
+        return kind(**converted)
     except ValueError as error:
         raise ValueError(f"{where.rstrip('.') or 'configuration'}: {error}") from error
 
 
 def _convert(hint: Any, value: Any, name: str) -> Any:
-    """A value of TOML as the type that a field asks for."""
+    """A value of TOML or JSON as the type that a field asks for."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if is_dataclass(hint) or origin is dict:
-        if not isinstance(value, dict):
-            raise ValueError(f"{name} must be a table, got {value!r}")
-        if origin is dict:
-            return {key: _convert(arguments[1], item, f"{name}.{key}") for key, item in _flatten(value)}
-        return _build(hint, value, f"{name}.")
+    if is_dataclass(hint):
+        return _build(hint, _checked(isinstance(value, dict), value, name, "a table"), f"{name}.")
+    if origin is dict:
+        table = _checked(isinstance(value, dict), value, name, "a table")
+        return {key: _convert(arguments[1], item, f"{name}.{key}") for key, item in flatten(table)}
     if origin is Literal:
-        if value not in arguments:
-            raise ValueError(f"{name} must be one of {', '.join(map(str, arguments))}, got {value!r}")
-        return value
+        return _checked(value in arguments, value, name, f"one of {', '.join(map(str, arguments))}")
     if origin is tuple:
-        return _convert_list(arguments, value, name)
-    return _convert_plain(hint, value, name)
-
-
-def _flatten(table: dict[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys of TOML, which are nested tables, as one table."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{where}{key}.")
-        else:
-            yield where + key, value
-
-
-def _convert_list(kinds: tuple[Any, ...], value: Any, name: str) -> tuple[Any, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{name} must be a list, got {value!r}")
-    if kinds[-1] is Ellipsis:
-        kinds = (kinds[0],) * len(value)
-    if len(kinds) != len(value):
-        raise ValueError(f"{name} must be a list of {len(kinds)}, got {value!r}")
-    return tuple(_convert(kind, item, f"{name}[{n}]") for n, (kind, item) in enumerate(zip(kinds, value, strict=True)))
-
-
-_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-
-
-def _convert_plain(hint: Any, value: Any, name: str) -> Any:
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        _checked(isinstance(value, (list, tuple)), value, name, "a list")
+        hints = (arguments[0],) * len(value) if arguments[-1] is Ellipsis else arguments
+        _checked(len(hints) == len(value), value, name, f"a list of {len(hints)}")
+        return tuple(
+            _convert(own, item, f"{name}[{n}]") for n, (own, item) in enumerate(zip(hints, value, strict=True))
+        )
+    if hint is float and type(value) is int:
         return float(value)
-    if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
-        raise ValueError(f"{name} must be {_NAMES.get(hint, hint)}, got {value!r}")
+    return _checked(type(value) is hint, value, name, _PLAIN[hint])
+
+
+_PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+
+
+def _checked(fits: bool, value: Any, name: str, what: str) -> Any:
+    if not fits:
+        raise ValueError(f"{name} must be {what}, got {value!r}")
     return value

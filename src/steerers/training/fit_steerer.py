@@ -1,8 +1,8 @@
 """Setting A: a steerer for a frozen descriptor (paper, section 5.1), from unlabelled photographs.
 
 The descriptor is run once over rotated views of the photographs; what is kept are descriptions and which of them
-correspond. Fitting the steerer to those takes seconds: a closed-form start, then gradient descent on the paper's
-objective (6).
+correspond. Fitting the steerer to those takes seconds: a closed-form start, then gradient descent on the objective that
+``steerers train`` has too, the paper's (6).
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ from steerers.images.load import ImageError, ImageSource, load_image
 from steerers.models.base import Descriptor, Detector
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
-from steerers.training.objectives.losses import dual_softmax_nll, matching_accuracy
+from steerers.training.objectives.descriptions import Described, Matcher, MatchingOptions
 
 Start = Literal["orthogonal", "least-squares", "random", "identity"]
+Describe = Callable[[Tensor, Tensor], Tensor]
+Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
+
 CLOSED_FORM_ORDER = 8  # rotations of SO(2) that the closed-form start is solved on
 
 
@@ -43,7 +46,7 @@ class FitOptions:
         rotations: rotations at which each view is described; every two of a pair are an example.
         num_keypoints: keypoints a view.
         radius: in pixels, how near two keypoints are that correspond.
-        held_out: share of the photographs that the accuracy is measured on.
+        held_out: fraction of the photographs that the accuracy is measured on.
         start: where gradient descent begins; ``orthogonal`` and ``least-squares`` are closed-form solutions.
         steps: of gradient descent; 0 keeps the start.
         batch: examples a step.
@@ -83,23 +86,12 @@ class FitOptions:
 
 
 @dataclass(frozen=True, eq=False)
-class Example:
-    """Descriptions of two rotated views, which of them correspond, and the rotation from the second to the first."""
-
-    descriptions0: Tensor  # (N, D)
-    descriptions1: Tensor  # (M, D)
-    matches: Tensor  # (K, 2)
-    angle: float
-
-
-@dataclass(frozen=True, eq=False)
 class Fit:
     """A fitted steerer with what is known about it."""
 
     steerer: Steerer
     losses: list[float]  # of every step
-    start_loss: float
-    accuracy: float  # share of held-out correspondences that are mutual nearest after steering
+    accuracy: float  # fraction of held-out correspondences that are mutual nearest after steering
     start_accuracy: float  # the same for the start
     unsteered_accuracy: float  # without a steerer
     same_rotation_accuracy: float  # of views rotated alike, without a steerer: the most that steering can reach
@@ -108,18 +100,12 @@ class Fit:
 
     def summary(self) -> str:
         """One line for people."""
-        steered, start, unsteered, alike = (
-            f"{100 * share:.1f} %"
-            for share in (self.accuracy, self.start_accuracy, self.unsteered_accuracy, self.same_rotation_accuracy)
-        )
+        accuracies = (self.accuracy, self.start_accuracy, self.unsteered_accuracy, self.same_rotation_accuracy)
+        steered, start, unsteered, alike = (f"{100 * accuracy:.1f} %" for accuracy in accuracies)
         return (
             f"held-out matching accuracy {steered} steered (start {start}), {unsteered} unsteered, {alike} for views "
             f"rotated alike; {self.num_matches} matches in {self.num_examples} examples"
         )
-
-
-Describe = Callable[[Tensor, Tensor], Tensor]
-Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
 
 def fit(
@@ -143,32 +129,15 @@ def fit(
         progress: wraps the loops, ``progress(iterable, what, length)``.
 
     Returns:
-        The fixed steerer. :func:`fit_steerer` returns the losses and accuracies beside.
+        The fixed steerer. :func:`make_examples` and :func:`fit_examples` give the losses and accuracies beside.
     """
-    return fit_steerer(
-        descriptor, images, group, detector=detector, options=options, device=device, progress=progress
-    ).steerer
-
-
-def fit_steerer(
-    descriptor: Descriptor | Describe,
-    images: str | os.PathLike[str] | Sequence[ImageSource],
-    group: str | Group = "C4",
-    *,
-    detector: Detector | None = None,
-    options: FitOptions | None = None,
-    device: str | torch.device = "cpu",
-    progress: Progress | None = None,
-) -> Fit:
-    """:func:`fit`, with the losses and the held-out accuracy."""
-    options = options or FitOptions()
-    fitting, testing = describe_views(
+    fitting, testing = make_examples(
         descriptor, images, group, detector=detector, options=options, device=device, progress=progress
     )
-    return fit_examples(fitting, testing, group, options, progress)
+    return fit_examples(fitting, testing, group, options, progress).steerer
 
 
-def describe_views(
+def make_examples(
     descriptor: Descriptor | Describe,
     images: str | os.PathLike[str] | Sequence[ImageSource],
     group: str | Group,
@@ -177,8 +146,8 @@ def describe_views(
     options: FitOptions | None = None,
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
-) -> tuple[list[Example], list[Example]]:
-    """Run a frozen descriptor over rotated views of photographs: examples to fit to, and held-out ones.
+) -> tuple[list[Described], list[Described]]:
+    """Run a frozen descriptor over rotated views of photographs: pairs to fit to, and held-out ones.
 
     This is the slow part of a fit; :func:`fit_examples` can be called on the result as often as needed.
     """
@@ -199,38 +168,67 @@ def describe_views(
 
 
 def fit_examples(
-    fitting: Sequence[Example],
-    testing: Sequence[Example],
+    fitting: Sequence[Described],
+    testing: Sequence[Described],
     group: str | Group,
     options: FitOptions | None = None,
     progress: Progress | None = None,
 ) -> Fit:
-    """Fit a steerer to examples, wherever they come from: the seam for other sources of pairs, such as MegaDepth."""
-    fitting = [example for example in fitting if len(example.matches)]
+    """Fit a steerer to pairs, wherever they come from: the seam for other sources of them, such as MegaDepth."""
+    fitting = [pair for pair in fitting if len(pair.matches)]
     if not fitting:
         raise ValueError("no keypoints of the two views correspond: are the photographs empty, or is radius too small?")
-    if not any(len(example.matches) for example in testing):
+    if not any(len(pair.matches) for pair in testing):
         raise ValueError("no keypoints of the held-out views correspond: use more photographs or pairs")
     options, group, progress = options or FitOptions(), Group.parse(group), progress or _no_progress
-    generator = torch.Generator().manual_seed(options.seed)
-    start = closed_form(fitting, group, options.start, generator)
-    steerer = Steerer.from_matrix(start, group, learnable=True)
-    start_loss = _mean_loss(steerer, testing, options)
+    rng = torch.Generator().manual_seed(options.seed)
+    start = closed_form(fitting, group, options.start, rng)
+    steerer = Steerer.from_matrix(start, group, learnable=True).to(fitting[0].first.device)
     start_accuracy = mean_accuracy(steerer, testing)
-    losses = _descend(steerer, fitting, options, generator, progress)
-    fixed = Steerer.from_matrix(steerer.generator().detach().cpu(), group)
-    alike = [example for example in testing if abs(math.remainder(example.angle, 2 * math.pi)) < 1e-6]
+    losses = _descend(steerer, fitting, options, rng, progress)
+    alike = [pair for pair in testing if abs(math.remainder(float(pair.angles), 2 * math.pi)) < 1e-6]
     return Fit(
-        steerer=fixed,
+        steerer=Steerer.from_matrix(steerer.generator().detach().cpu(), group),
         losses=losses,
-        start_loss=start_loss,
         accuracy=mean_accuracy(steerer, testing),
         start_accuracy=start_accuracy,
         unsteered_accuracy=mean_accuracy(None, testing),
         same_rotation_accuracy=mean_accuracy(None, alike),
         num_examples=len(fitting),
-        num_matches=sum(len(example.matches) for example in fitting),
+        num_matches=sum(len(pair.matches) for pair in fitting),
     )
+
+
+def mean_accuracy(steerer: Steerer | None, examples: Sequence[Described]) -> float:
+    """Fraction of all true matches that are mutual nearest neighbours once the second view is steered to the first."""
+    matcher = Matcher(steerer, MatchingOptions())
+    measured = [matcher.measure(pair)["accuracy"] for pair in examples]
+    total = sum(count for _, count in measured)
+    return sum(found for found, _ in measured) / total if total else float("nan")
+
+
+def _descend(
+    steerer: Steerer, examples: Sequence[Described], options: FitOptions, rng: torch.Generator, progress: Progress
+) -> list[float]:
+    """The losses of every step of gradient descent, which changes the steerer."""
+    matcher = Matcher(steerer, MatchingOptions(inverse_temperature=options.inverse_temperature))
+    optimiser = torch.optim.Adam(steerer.parameters(), lr=options.learning_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, options.steps))
+    losses: list[float] = []
+    for _ in progress(range(options.steps), "fitting", options.steps):
+        chosen = torch.randint(len(examples), (options.batch,), generator=rng).tolist()
+        terms = [matcher.terms(examples[k])[0] for k in chosen]
+        loss = torch.stack([term.total / term.count for term in terms]).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def _no_progress(items: Iterable[Any], what: str, length: int) -> Iterable[Any]:
+    return items
 
 
 # Examples -------------------------------------------------------------------------------------------------------------
@@ -247,16 +245,16 @@ class _ExampleMaker:
     device: torch.device
 
     @torch.no_grad()
-    def __call__(self, sources: Sequence[ImageSource], pairs: Iterable[int]) -> list[Example]:
-        examples: list[Example] = []
+    def __call__(self, sources: Sequence[ImageSource], pairs: Iterable[int]) -> list[Described]:
+        examples: list[Described] = []
         for pair in pairs:
             photo = _load(sources[pair % len(sources)], 4 * self.options.views.size).to(self.device)
             examples += self._pair(photo, mix(self.options.seed, pair))
         return examples
 
-    def _pair(self, photo: Tensor, seed: int) -> list[Example]:
-        """Two views of a photograph, each at all rotations; every rotation of one with every rotation of the other an
-        example."""
+    def _pair(self, photo: Tensor, seed: int) -> list[Described]:
+        """Two views of a photograph, each at all rotations; every rotation of one with every rotation of the other is
+        an example."""
         views, rotations = self.options.views, self._draw_rotations(seed)
         sides, count = [mix(seed, side) for side in (0, 1)], len(rotations)
         maps = draw_homographies([(int(photo.shape[2]), int(photo.shape[1]))] * 2, views, sides)  # (2, 3, 3)
@@ -266,21 +264,21 @@ class _ExampleMaker:
         described = [self._describe(image, mask) for image, mask in zip(images, masks, strict=True)]
         examples = []
         for i, j in itertools.product(range(count), range(count, 2 * count)):
-            (xy0, descriptions0), (xy1, descriptions1) = described[i], described[j]
+            (xy0, first), (xy1, second) = described[i], described[j]
             warp = ViewWarp(from_photos[i, None], from_photos[j, None], masks[i, None], masks[j, None])
-            matches = correspondences(xy0[None], xy1[None], warp, self.options.radius)[:, 1:]
-            examples.append(Example(descriptions0, descriptions1, matches, float(rotations[i] - rotations[j])))
+            matches = correspondences(xy0, xy1, warp, self.options.radius)
+            examples.append(Described(first, second, (rotations[i] - rotations[j])[None], matches))
         return examples
 
     def _draw_rotations(self, seed: int) -> Tensor:
         """(T,) different rotations of the group; both views get the same, so that some examples are rotated alike."""
-        generator = generator_of(seed)
+        rng = generator_of(seed)
         if self.group.order is None:
-            return 2 * math.pi * torch.rand(self.options.rotations, generator=generator, dtype=torch.float64)
-        return self.group.angles()[torch.randperm(self.group.order, generator=generator)[: self.options.rotations]]
+            return 2 * math.pi * torch.rand(self.options.rotations, generator=rng, dtype=torch.float64)
+        return self.group.angles()[torch.randperm(self.group.order, generator=rng)[: self.options.rotations]]
 
     def _describe(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, 2) keypoints of a view and their (N, D) descriptions, of unit length."""
+        """(1, N, 2) keypoints of a view and their (1, N, D) descriptions, of unit length."""
         keypoints = self.detector.detect(image, num_keypoints=self.options.num_keypoints, mask=mask)
         descriptions = self.describe(image, keypoints)
         if not isinstance(descriptions, Tensor) or descriptions.ndim != 2 or len(descriptions) != len(keypoints):
@@ -288,7 +286,7 @@ class _ExampleMaker:
             raise ValueError(f"the descriptor must give a ({len(keypoints)}, D) tensor, one row a keypoint, got {what}")
         if not bool(torch.isfinite(descriptions).all()):
             raise ValueError("the descriptor gave descriptions that are not finite (NaN or infinite)")
-        return keypoints.xy, F.normalize(descriptions.float(), dim=1)
+        return keypoints.xy[None], F.normalize(descriptions.float(), dim=1)[None]
 
 
 def _load(source: ImageSource, max_size: int) -> Tensor:
@@ -319,22 +317,22 @@ def _describe_with(
     return lambda image, keypoints: call(image, keypoints.xy), detector
 
 
-# The fit --------------------------------------------------------------------------------------------------------------
+# The start ------------------------------------------------------------------------------------------------------------
 
 
-def closed_form(examples: Sequence[Example], group: Group, start: Start, generator: torch.Generator) -> Tensor:
+def closed_form(examples: Sequence[Described], group: Group, start: Start, rng: torch.Generator) -> Tensor:
     """The (D, D) generator from which gradient descent begins.
 
-    For C_n all matches are solved at once: the smallest rotation ``R`` is found from the examples whose rotation it is.
+    For C_n all matches are solved at once: the smallest rotation ``R`` is found from the pairs whose rotation it is.
     For SO(2) the same is done for C_8 with the nearest rotations, and the generator is the logarithm.
     """
-    dim = int(examples[0].descriptions0.shape[1])
+    dim = int(examples[0].first.shape[2])
     if start == "random":
-        return Steerer.random(dim, group, generator=generator, learnable=False).generator()
+        return Steerer.random(dim, group, generator=rng, learnable=False).generator()
     if start == "identity":
         return Steerer.inv(dim, group).generator().float()
     order = group.order or CLOSED_FORM_ORDER
-    rotated, target = _matched(examples, 2 * math.pi / order)
+    rotated, target = _matched(examples, order)
     cross = target.mT @ rotated  # (D, D): sum of target rotated'
     if start == "orthogonal":
         left, _, right = torch.linalg.svd(cross)
@@ -345,20 +343,19 @@ def closed_form(examples: Sequence[Example], group: Group, start: Start, generat
     return (element if group.order is not None else _real_logarithm(element) * (order / (2 * math.pi))).float()
 
 
-def _matched(examples: Sequence[Example], step: float) -> tuple[Tensor, Tensor]:
-    """Descriptions that the smallest rotation maps to one another, (K, D) float64 each, in both directions."""
-    rotated, target = [], []
-    for example in examples:
-        steps = example.angle / step
-        nearest = round(steps)
-        if abs(steps - nearest) * step > math.radians(12):
+def _matched(examples: Sequence[Described], order: int) -> tuple[Tensor, Tensor]:
+    """Descriptions that the smallest rotation of C_order takes to one another, (K, D) float64 each, both ways."""
+    rotated, target, step = [], [], 2 * math.pi / order
+    for pair in examples:
+        nearest = round(float(pair.angles) / step)
+        if abs(float(pair.angles) - nearest * step) > math.radians(12):
             continue
-        i, j = example.matches.unbind(dim=1)
-        first, second = example.descriptions0[i].double(), example.descriptions1[j].double()
-        if nearest % round(2 * math.pi / step) == 1:
+        _, i, j = pair.matches.unbind(dim=1)
+        first, second = pair.first[0, i].double(), pair.second[0, j].double()
+        if nearest % order == 1:
             rotated.append(second)
             target.append(first)
-        if -nearest % round(2 * math.pi / step) == 1:
+        if -nearest % order == 1:
             rotated.append(first)
             target.append(second)
     if not rotated:
@@ -372,60 +369,3 @@ def _real_logarithm(element: Tensor) -> Tensor:
     angles = torch.complex(torch.zeros_like(values.real), values.angle())
     logarithm: Tensor = (vectors @ torch.diag(angles) @ torch.linalg.inv(vectors)).real
     return logarithm
-
-
-def _steered(steerer: Steerer | None, example: Example) -> tuple[Tensor, Tensor]:
-    """Unit descriptions of both views, the second steered to the first."""
-    second = example.descriptions1
-    if steerer is not None:
-        second = steerer.steer(second, example.angle)
-    return example.descriptions0, F.normalize(second, dim=1)
-
-
-def _descend(
-    steerer: Steerer, examples: Sequence[Example], options: FitOptions, generator: torch.Generator, progress: Progress
-) -> list[float]:
-    steerer.to(examples[0].descriptions0.device)
-    optimiser = torch.optim.Adam(steerer.parameters(), lr=options.learning_rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, options.steps))
-    losses: list[float] = []
-    for _ in progress(range(options.steps), "fitting", options.steps):
-        chosen = torch.randint(len(examples), (options.batch,), generator=generator).tolist()
-        loss = _loss(steerer, [examples[k] for k in chosen], options)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        schedule.step()
-        losses.append(float(loss.detach()))
-    return losses
-
-
-def _loss(steerer: Steerer, examples: Sequence[Example], options: FitOptions) -> Tensor:
-    total = [
-        dual_softmax_nll(*_steered(steerer, example), example.matches, options.inverse_temperature)
-        for example in examples
-    ]
-    return torch.stack(total).mean()
-
-
-@torch.no_grad()
-def _mean_loss(steerer: Steerer, examples: Sequence[Example], options: FitOptions) -> float:
-    steerer.to(examples[0].descriptions0.device)
-    return float(_loss(steerer, examples, options))
-
-
-def mean_accuracy(steerer: Steerer | None, examples: Sequence[Example]) -> float:
-    """Share of all true matches that are mutual nearest neighbours once the second view is steered to the first."""
-    if steerer is not None and examples:
-        steerer.to(examples[0].descriptions0.device)
-    found = total = 0.0
-    for example in examples:
-        if len(example.matches):
-            with torch.no_grad():
-                found += len(example.matches) * matching_accuracy(*_steered(steerer, example), example.matches)
-            total += len(example.matches)
-    return found / total if total else float("nan")
-
-
-def _no_progress(items: Iterable[Any], what: str, length: int) -> Iterable[Any]:
-    return items

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import os
 import signal
 import threading
 import time
@@ -22,18 +23,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from steerers._devices import parse_device
 from steerers.datasets.pairs import PairSource
 from steerers.models.compact import Compact
-from steerers.training import checkpoint, processes
+from steerers.training import run_folder
 from steerers.training.config import OptimiserConfig, TrainConfig, to_dict
-from steerers.training.export import MODEL, export
-from steerers.training.feed import Feed
-from steerers.training.log import RunLog
-from steerers.training.objectives import Objective, Terms
-from steerers.training.sources import Sources, check_dense
+from steerers.training.feed import Feed, Sources, check_dense
+from steerers.training.objectives.base import Objective, Terms
 from steerers.training.validation import autocast, validate
 
-CHECKPOINT = "checkpoint.pt"
 _PATIENCE = 2.0  # seconds
 
 
@@ -60,7 +58,7 @@ def train(
     """Train until the last step, Ctrl-C, SIGTERM or the end of ``max_minutes``; a checkpoint is left in any case.
 
     Args:
-        folder: of the run: ``checkpoint.pt``, ``log.jsonl``, ``spectrum.npz``, ``config.json``, ``model.safetensors``.
+        folder: of the run; :mod:`~steerers.training.run_folder` says what lies in it.
         resume: go on from the folder's checkpoint.
 
     Raises:
@@ -72,14 +70,14 @@ def train(
     check_dense(config.setting, sources.training)
     state = _State(config, objective.to(device), device, [len(source) for source, _ in sources.training])
     if resume:
-        state.restore(checkpoint.read(folder / CHECKPOINT))
-    elif (folder / CHECKPOINT).exists():
+        state.restore(run_folder.read_checkpoint(folder))
+    elif run_folder.has_checkpoint(folder):
         raise ValueError(f"{folder} holds a run already: resume it, or choose another folder")
     sources.open()
     deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
     with (
-        Feed(config, sources.training, device) as feed,
-        RunLog(folder, state.step, tensorboard=tensorboard, silent=processes.rank() > 0) as log,
+        Feed(config, sources.training, device, rank=rank(), world=world()) as feed,
+        run_folder.RunLog(folder, state.step, tensorboard=tensorboard, silent=rank() > 0) as log,
         _stopping() as stop,
     ):
         log.write_config(to_dict(config))
@@ -92,7 +90,7 @@ def train(
                 _record_spectrum(state, log)
             if config.validation.every and state.step % config.validation.every == 0 and state.step < config.steps:
                 log.validation(state.step, _validate(state, sources.validation))
-            interrupted, late = processes.agree([stop.is_set(), time.monotonic() > deadline], device)
+            interrupted, late = _agree([stop.is_set(), time.monotonic() > deadline], device)
             if interrupted or late or state.step % config.checkpoint_every == 0 or state.step == config.steps:
                 _save(state, log, folder)
             if interrupted or late:
@@ -100,9 +98,9 @@ def train(
                 break
         measured = _validate(state, sources.validation)
         log.validation(state.step, measured, ended=reason)
-        if processes.rank() == 0:
+        if rank() == 0:
             with state.averaged():
-                export(objective, config, state.step, folder / MODEL)
+                run_folder.export_model(objective, config, state.step, folder)
     return Ended(state.step, reason, measured)
 
 
@@ -131,7 +129,7 @@ class _State:
             _capture(objective, config, device)
         self.optimiser = _optimiser(objective, config.optimiser, device)
         self.module: nn.Module = objective
-        if processes.world() > 1:
+        if world() > 1:
             if device.type == "cuda":
                 nn.SyncBatchNorm.convert_sync_batchnorm(objective)
             # Not every batch trains all of the compact network: tracks alone, for one, train no keypoints.
@@ -171,8 +169,7 @@ class _State:
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        _check_same(saved["config"], to_dict(self.config))
-        _check_pairs(saved.get("pairs", self.pairs), self.pairs)  # the first checkpoints had none
+        run_folder.check_resumable(saved, self.config, self.pairs)
         self.step = saved["step"]
         self.objective.load_state_dict(saved["objective"])
         self.optimiser.load_state_dict(saved["optimiser"])
@@ -181,38 +178,7 @@ class _State:
                 value.copy_(saved["average"][name])
 
 
-def _check_same(saved: dict[str, Any], config: dict[str, Any]) -> None:
-    """All that decides what is trained: not how often a run measures and writes, nor where its data lies."""
-    free = {"checkpoint_every", "log_every", "spectrum_every", "validation", "compile", "cuda_graphs", "name"}
-    before, now = (
-        {name: value for name, value in _options(values) if name.partition(".")[0] not in free}
-        for values in (saved, config)
-    )
-    differing = [name for name in before | now if before.get(name) != now.get(name)]
-    if differing:
-        changes = (f"{name} = {before.get(name)!r}, the configuration says {now.get(name)!r}" for name in differing)
-        raise ValueError(f"cannot resume: the checkpoint was made with {'; '.join(changes)}")
-
-
-def _check_pairs(saved: list[int], pairs: list[int]) -> None:
-    if saved != pairs:
-        before, now = (" and ".join(f"{count:,}" for count in counts) for counts in (saved, pairs))
-        raise ValueError(
-            f"cannot resume: the checkpoint was made with {before} training pairs, the data has {now}; give the same "
-            "data, or start another run"
-        )
-
-
-def _options(values: dict[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of nested tables by its dotted name, but for where data lies."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _options(value, f"{where}{key}.")
-        elif key not in ("path", "colmap"):
-            yield where + key, list(value) if isinstance(value, tuple) else value
-
-
-def _advance(state: _State, feed: Feed, log: RunLog) -> None:
+def _advance(state: _State, feed: Feed, log: run_folder.RunLog) -> None:
     """One step of gradient descent."""
     config = state.config
     timed = (state.step + 1) % config.log_every == 0
@@ -253,7 +219,7 @@ def _capture(objective: Objective, config: TrainConfig, device: torch.device) ->
     network = getattr(objective, "network", None)
     if not isinstance(network, Compact):
         raise ValueError("cuda_graphs is for the compact network; set it to false")
-    if device.type != "cuda" or processes.world() > 1:
+    if device.type != "cuda" or world() > 1:
         return
     side = config.data.views.size + -config.data.views.size % network.config.stride
     images = torch.zeros(2 * config.batch, 3, side, side, device=device)
@@ -263,12 +229,9 @@ def _capture(objective: Objective, config: TrainConfig, device: torch.device) ->
 
 def _total(terms: Terms) -> Tensor:
     """The loss: every term's sum over the mean count of the processes, since DDP averages their gradients."""
-    counts = torch.stack([term.count.detach().float() for term in terms.values()])
-    if processes.world() > 1:
-        dist.all_reduce(counts)
-        counts = counts / processes.world()
+    counts = _summed(torch.stack([term.count.detach().float() for term in terms.values()])) / world()
     parts = [
-        term.weight * term.total / count.clamp(min=1.0 / processes.world())
+        term.weight * term.total / count.clamp(min=1.0 / world())
         for term, count in zip(terms.values(), counts, strict=True)
     ]
     return torch.stack(parts).sum()
@@ -276,20 +239,13 @@ def _total(terms: Terms) -> Tensor:
 
 def _means(terms: Terms) -> dict[str, float]:
     """Every term, without its weight, over all processes."""
-    sums = torch.stack(
-        [torch.stack([term.total.detach().float(), term.count.detach().float()]) for term in terms.values()]
-    )
-    if processes.world() > 1:
-        dist.all_reduce(sums)
+    sums = _summed(torch.stack([torch.stack([t.total.detach().float(), t.count.float()]) for t in terms.values()]))
     return {name: float(total / count.clamp(min=1)) for name, (total, count) in zip(terms, sums, strict=True)}
 
 
 def _check_finite(state: _State) -> float:
     """The loss of the last step over all processes."""
-    loss = state.loss.clone()
-    if processes.world() > 1:
-        dist.all_reduce(loss)
-        loss /= processes.world()
+    loss = _summed(state.loss.clone()) / world()
     if not (math.isfinite(loss) and math.isfinite(state.gradient)):
         raise FloatingPointError(
             f"at step {state.step} the loss is {float(loss):g} and its gradient of length {float(state.gradient):g}; "
@@ -314,10 +270,9 @@ def _clip(objective: Objective, most: float) -> Tensor:
 
 def _optimiser(objective: Objective, config: OptimiserConfig, device: torch.device) -> torch.optim.Optimizer:
     groups: dict[float, list[nn.Parameter]] = {}
-    for prefix, network in objective.networks().items():
-        for name, parameter in network.named_parameters():
-            if parameter.requires_grad:
-                groups.setdefault(config.rate_of(f"{prefix}.{name}"), []).append(parameter)
+    for name, parameter in objective.trained():
+        if parameter.requires_grad:
+            groups.setdefault(config.rate_of(name), []).append(parameter)
     if not groups:
         raise ValueError("nothing is trained: every parameter is frozen")
     options = [{"params": parameters, "lr": rate, "base": rate} for rate, parameters in groups.items()]
@@ -344,6 +299,56 @@ def _floats(module: nn.Module) -> dict[str, Tensor]:
     return {name: state[name] for name in once if name in state and state[name].is_floating_point()}
 
 
+# Processes ------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def join_processes(device: str | None) -> Iterator[torch.device]:
+    """The device of this process; under ``torchrun`` it joins the others for as long as the block.
+
+    Args:
+        device: by default a GPU where there is one.
+    """
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+        yield parse_device(name)
+        return
+    if name not in ("cpu", "cuda"):
+        raise ValueError(f"torchrun gives each process its own GPU: --device is cpu or cuda, got {name!r}")
+    chosen = parse_device(name if name == "cpu" else f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        yield chosen
+    finally:
+        dist.destroy_process_group()
+
+
+def world() -> int:
+    """How many processes train: one, or as many as ``torchrun`` started."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Which of them this is."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def _summed(values: Tensor) -> Tensor:
+    """The sum over all processes, in place."""
+    if world() > 1:
+        dist.all_reduce(values)
+    return values
+
+
+def _agree(flags: list[bool], device: torch.device) -> list[bool]:
+    """For each flag whether any process says so."""
+    if world() == 1:
+        return flags
+    return [votes > 0 for votes in _summed(torch.tensor(flags, dtype=torch.float32, device=device)).tolist()]
+
+
 # Around it ------------------------------------------------------------------------------------------------------------
 
 
@@ -353,17 +358,17 @@ def _validate(state: _State, source: PairSource) -> dict[str, float]:
         return validate(state.config, state.objective, source, state.device)
 
 
-def _record_spectrum(state: _State, log: RunLog) -> None:
+def _record_spectrum(state: _State, log: run_folder.RunLog) -> None:
     steerer = state.objective.steerer
-    if steerer is not None and steerer.learnable and processes.rank() == 0:
+    if steerer is not None and steerer.learnable and rank() == 0:
         log.spectrum(state.step, steerer.eigenvalues())
 
 
-def _save(state: _State, log: RunLog, folder: Path) -> None:
+def _save(state: _State, log: run_folder.RunLog, folder: Path) -> None:
     _check_finite(state)
-    if processes.rank() == 0:
+    if rank() == 0:
         log.flush()
-        checkpoint.write(folder / CHECKPOINT, state.snapshot())
+        run_folder.write_checkpoint(folder, state.snapshot())
 
 
 @contextlib.contextmanager

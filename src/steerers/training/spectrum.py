@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,15 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from steerers import viz
-from steerers.datasets.pairs import PairBatch, PairSource
+from steerers.datasets.pairs import PairSource
 from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
 from steerers.training.config import TrainConfig
-from steerers.training.objectives.descriptions import DescriptorObjective, Matcher
+from steerers.training.feed import build_sources
+from steerers.training.objectives.base import Measures
+from steerers.training.objectives.descriptions import Described, DescriptorObjective, Matcher
 from steerers.training.objectives.joint import JointObjective
-from steerers.training.objectives.terms import Measures, Real
-from steerers.training.runs import LoadedRun, Records
-from steerers.training.sources import build_sources
+from steerers.training.run_folder import MODEL, SPECTRUM, LoadedRun, read_config, read_spectrum
 from steerers.training.validation import validate
 from steerers.viz.progress import progress
 
@@ -33,6 +34,56 @@ TOLERANCE = 0.01
 """How much accuracy a reduction may cost that is said to be allowed."""
 TELLING = 0.05
 """The least accuracy of all dimensions with which that of fewer says anything."""
+
+# Records --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """The eigenvalues that a run recorded, from its start on; the run may still go on."""
+
+    folder: Path
+    config: TrainConfig
+    steps: list[int]
+    values: Tensor  # (T, D) complex64
+
+    @property
+    def name(self) -> str:
+        """That of the folder, which tells runs of one configuration apart."""
+        return self.folder.resolve().name
+
+    @property
+    def group(self) -> Group:
+        """The group of the steerer."""
+        return Group.parse(self.config.steerer.group)
+
+
+def read_records(folder: Path) -> Records:
+    """The eigenvalues that a run recorded, and its configuration.
+
+    Raises:
+        ValueError: if the folder is not that of a run, or of one whose steerer is not trained, or is damaged.
+    """
+    config, path = read_config(folder), folder / SPECTRUM
+    if config.setting == "detector" or config.steerer.kind == "none":
+        raise ValueError(f"{folder}: this run has no steerer")
+    if not config.steerer.learn:
+        raise ValueError(
+            f"{folder}: the steerer of this run is fixed, so that its eigenvalues stay as they are; draw them with "
+            f"`steerers spectrum {folder / MODEL}`"
+        )
+    if not path.exists():
+        raise ValueError(f"{folder} has no {SPECTRUM} yet: it comes with the first checkpoint")
+    try:
+        steps, values = read_spectrum(folder)
+    except (zipfile.BadZipFile, EOFError, KeyError, OSError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: damaged ({error})") from error
+    if values.ndim != 2 or not values.is_complex() or not values.numel() or len(steps) != len(values):
+        raise ValueError(f"{path}: damaged: {len(steps)} steps, and {values.dtype} of shape {tuple(values.shape)}")
+    if not bool(torch.isfinite(torch.view_as_real(values)).all()):
+        raise ValueError(f"{path}: it holds eigenvalues that are not finite")
+    return Records(folder, config, steps, values)
+
 
 # Eigenvalues ----------------------------------------------------------------------------------------------------------
 
@@ -116,14 +167,14 @@ class Reduction:
 
     Attributes:
         smallest: the least magnitude that is kept; of SO(2) the least real part.
-        share: of the sum of squared magnitudes.
+        fraction: of the sum of squared magnitudes.
         accuracy: matching accuracy, the mean and at each rotation (``@degrees``), where it was measured.
         rest: the accuracy of what is left out, by itself.
     """
 
     dim: int
     smallest: float
-    share: float
+    fraction: float
     accuracy: dict[str, float] = field(default_factory=dict)
     rest: float = math.nan
 
@@ -168,7 +219,7 @@ def allowed(measured: Sequence[Reduction]) -> Reduction:
 
 def held_out(config: TrainConfig, paths: Sequence[Path], device: torch.device, cache: Path | None = None) -> PairSource:
     """The pairs that the validation of a run uses."""
-    data = replace(config.data, colmap=(), colmap_share=0.0)
+    data = replace(config.data, colmap=(), colmap_fraction=0.0)
     return build_sources(data, paths, device, cache).validation
 
 
@@ -223,14 +274,14 @@ class _Shorter(Matcher):
         self.ticks = iter(progress(itertools.count(), "measuring"))
 
     @torch.no_grad()
-    def measure(self, first: Tensor, second: Tensor, batch: PairBatch, matches: Tensor, real: Real) -> Measures:
+    def measure(self, pairs: Described) -> Measures:
         next(self.ticks)
         measures: Measures = {}
-        with torch.autocast(first.device.type, enabled=False):
+        with torch.autocast(pairs.first.device.type, enabled=False):
             for name, (projection, matcher) in self.parts.items():
-                shorten = projection.to(first.device, torch.float32).mT  # (D, d)
-                own = matcher.measure(first.float() @ shorten, second.float() @ shorten, batch, matches, real)
-                measures[name] = own["accuracy"]
+                shorten = projection.to(pairs.first.device, torch.float32).mT  # (D, d)
+                shorter = replace(pairs, first=pairs.first.float() @ shorten, second=pairs.second.float() @ shorten)
+                measures[name] = matcher.measure(shorter)["accuracy"]
         return measures
 
 
@@ -267,8 +318,8 @@ def start_and_end(runs: Sequence[Records]) -> list[list[viz.Spectrum]]:
 def frames(runs: Sequence[Records], most: int = FRAMES) -> list[list[list[viz.Spectrum]]]:
     """The rows of each picture of an animation: runs side by side, from start to end at the same time."""
     count = min(most, max(len(run.steps) for run in runs))
-    shares = [number / max(1, count - 1) for number in range(count)]
-    return [[[_spectrum(run, round(share * (len(run.steps) - 1))) for run in runs]] for share in shares]
+    times = [number / max(1, count - 1) for number in range(count)]  # 0 is the start, 1 the end
+    return [[[_spectrum(run, round(time * (len(run.steps) - 1))) for run in runs]] for time in times]
 
 
 def _spectrum(run: Records, index: int, when: str = "") -> viz.Spectrum:

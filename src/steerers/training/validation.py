@@ -10,8 +10,8 @@ from steerers.datasets.pairs import PairBatch, PairSource
 from steerers.datasets.rng import mix
 from steerers.steering.steerer import Steerer
 from steerers.training.config import TrainConfig
-from steerers.training.objectives.terms import Objective
-from steerers.training.sources import read_pair
+from steerers.training.feed import read_pair
+from steerers.training.objectives.base import Objective
 
 _SEED = 43
 
@@ -57,9 +57,9 @@ def _rotations(config: TrainConfig, steerer: Steerer | None) -> list[int]:
 
 def _batch(config: TrainConfig, source: PairSource, start: int, degrees: int, device: torch.device) -> PairBatch:
     pairs = config.validation.pairs
-    places = range(start, min(start + config.batch, pairs))
-    seeds = [mix(_SEED, place) for place in places]
+    numbers = range(start, min(start + config.batch, pairs))
+    seeds = [mix(_SEED, number) for number in numbers]
     second = torch.full((len(seeds),), math.radians(degrees), dtype=torch.float64)
     first = second if config.data.rotations.startswith("joint") else torch.zeros_like(second)
-    read = [read_pair(source, place * len(source) // pairs) for place in places]
+    read = [read_pair(source, number * len(source) // pairs) for number in numbers]
     return source.make(read, first, second, seeds, device)

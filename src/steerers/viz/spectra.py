@@ -99,7 +99,7 @@ def save_animation(
 def _palette() -> PIL.Image.Image:
     """The colours that are drawn with, and how they blend into the background."""
     drawn = np.array([TEXT, MUTED, _FACTOR, *(_ramp(np.array(2.0**k)) for k in range(9))])  # (12, 3)
-    blends = [BACKGROUND + share * (drawn - BACKGROUND) for share in (0.2, 0.4, 0.6, 0.8, 1.0)]
+    blends = [BACKGROUND + opacity * (drawn - BACKGROUND) for opacity in (0.2, 0.4, 0.6, 0.8, 1.0)]
     colours = np.concatenate([np.array([BACKGROUND]), *blends]).round().astype(np.uint8)
     palette = PIL.Image.new("P", (1, 1))
     palette.putpalette(colours.tobytes())

@@ -16,7 +16,9 @@ from helpers import assert_near, randn, seeds
 from steerers.matching.strategies import PrototypeProcrustes
 from steerers.models.base import Descriptor
 from steerers.steering.steerer import Steerer
+from steerers.training.objectives.base import Objective, Term
 from steerers.training.objectives.descriptions import (
+    Described,
     DescriptorObjective,
     Matcher,
     MatchingOptions,
@@ -25,7 +27,6 @@ from steerers.training.objectives.descriptions import (
     detect_batch,
     with_anchors,
 )
-from steerers.training.objectives.terms import Objective, Term
 from training.tiny import (
     OPTIONS,
     SMALL,
@@ -182,14 +183,13 @@ def test_an_equivariant_descriptor_is_steered_from_the_second_view_to_the_first(
     rotations0, rotations1 = steps.double() * (2 * math.pi / order)
     upright = randn(6, 12, steerer.dim, seed=seed, dtype=torch.float32)
     first, second = (steerer.steer(upright, rotations[:, None]) for rotations in (rotations0, rotations1))
-    batch = dataclasses.replace(shifted(count=6), rotations0=rotations0, rotations1=rotations1)
     matches = torch.cartesian_prod(torch.arange(6), torch.arange(12))
     matches = torch.stack([matches[:, 0], matches[:, 1], matches[:, 1]], dim=1)
-    real = (torch.ones(6, 12, dtype=torch.bool),) * 2
-    measured = Matcher(steerer, OPTIONS).measure(first, second, batch, matches, real)
+    pairs = Described(first, second, (rotations0 - rotations1) % (2 * math.pi), matches)
+    measured = Matcher(steerer, OPTIONS).measure(pairs)
     assert measured["accuracy"] == (72.0, 72.0)
     apart = ((steps[0] - steps[1]) % order * 2 % order != 0).any()  # a half turn is its own inverse
-    wrong = Matcher(inverse(steerer), OPTIONS).measure(first, second, batch, matches, real)
+    wrong = Matcher(inverse(steerer), OPTIONS).measure(pairs)
     assert (wrong["nll"][0] > measured["nll"][0] + 1) == bool(apart)
 
 
@@ -290,17 +290,14 @@ def test_any_descriptor_describes_a_batch() -> None:
 
 def test_the_loss_is_not_computed_in_half_precision() -> None:
     matcher = Matcher(small_steerer(), OPTIONS)
-    batch = dataclasses.replace(shifted(count=2), rotations0=torch.tensor([0.1, 2.0], dtype=torch.float64))
     first, second = (randn(2, 9, SMALL.dim, seed=seed, dtype=torch.float32) for seed in (0, 1))
-    matches, real = torch.tensor([[0, 1, 2], [1, 3, 3]]), (torch.ones(2, 9, dtype=torch.bool),) * 2
-    expected = matcher.term(first, second, batch, matches, real), matcher.measure(first, second, batch, matches, real)
+    angles, matches = torch.tensor([0.1, 2.0], dtype=torch.float64), torch.tensor([[0, 1, 2], [1, 3, 3]])
+    real = (torch.ones(2, 9, dtype=torch.bool),) * 2
+    pairs = Described(first, second, angles, matches, real)
+    expected, measured = matcher.terms(pairs)[0], matcher.measure(pairs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        term, measures = (
-            matcher.term(first, second, batch, matches, real),
-            matcher.measure(first, second, batch, matches, real),
-        )
-    assert torch.equal(term.total, expected[0].total)
-    assert measures == expected[1]
+        assert torch.equal(matcher.terms(pairs)[0].total, expected.total)
+        assert matcher.measure(pairs) == measured
 
 
 # The prototype --------------------------------------------------------------------------------------------------------

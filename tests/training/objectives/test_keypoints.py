@@ -16,6 +16,7 @@ from steerers.datasets.folder import Photographs
 from steerers.datasets.pairs import PairBatch
 from steerers.datasets.views import Views
 from steerers.models.compact import CompactConfig
+from steerers.training.objectives.base import Term
 from steerers.training.objectives.keypoints import (
     DetectorObjective,
     KeypointOptions,
@@ -26,7 +27,6 @@ from steerers.training.objectives.keypoints import (
     splat,
     without_margin,
 )
-from steerers.training.objectives.terms import Term
 from training.tiny import (
     STILL,
     Corners,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers import assert_near, randn, seeds
+from steerers.training.objectives.descriptions import Described, Matcher, MatchingOptions
 from steerers.training.objectives.losses import (
     corner_response,
-    dual_softmax_nll,
     joint_targets,
     look_up,
     matching_accuracy,
@@ -33,11 +33,11 @@ def unit(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 def test_the_loss_is_the_negative_logarithm_of_equation_1(dtype: torch.dtype, tolerance: float) -> None:
     unit0, unit1 = (unit(n, 16, seed=n, dtype=dtype) for n in (9, 7))
-    matches = torch.tensor([[0, 3], [5, 5], [8, 0]])
+    matches = torch.tensor([[0, 0, 3], [0, 5, 5], [0, 8, 0]])
     scores = 20 * unit0 @ unit1.mT
     probability = scores.softmax(dim=1) * scores.softmax(dim=0)
-    expected = -probability[matches[:, 0], matches[:, 1]].log().mean()
-    assert float(dual_softmax_nll(unit0, unit1, matches)) == pytest.approx(float(expected), abs=tolerance)
+    expected = -probability[matches[:, 1], matches[:, 2]].log()
+    assert_near(matching_nll(unit0[None], unit1[None], matches), expected, tolerance)
 
 
 @st.composite
@@ -78,9 +78,10 @@ def test_what_fills_up_a_batch_changes_nothing(
 @pytest.mark.parametrize(("rows", "columns"), [(4, 5), (0, 5), (4, 0)])
 def test_no_matches_give_no_loss_and_no_nan(rows: int, columns: int) -> None:
     unit0, unit1 = (unit(n, 8, seed=n).requires_grad_() for n in (rows, columns))
-    loss = dual_softmax_nll(unit0, unit1, torch.zeros(0, 2, dtype=torch.long))
-    loss.backward()
-    assert float(loss.detach()) == 0.0
+    pairs = Described(unit0[None], unit1[None], torch.zeros(1), torch.zeros(0, 3, dtype=torch.long))
+    term, probabilities = Matcher(None, MatchingOptions()).terms(pairs)
+    term.total.backward()
+    assert (float(term.total.detach()), float(term.count), len(probabilities)) == (0.0, 0.0, 0)
     for description in (unit0, unit1):
         assert description.grad is not None
         assert torch.equal(description.grad, torch.zeros_like(description))
@@ -95,9 +96,9 @@ def test_a_pair_without_any_real_keypoint_gives_no_nan() -> None:
 
 
 def test_accuracy_counts_mutual_nearest_true_matches() -> None:
-    unit = torch.eye(4)
-    assert matching_accuracy(unit, unit, torch.tensor([[0, 0], [1, 1], [2, 3], [3, 2]])) == 0.5
-    assert matching_accuracy(unit, unit.flip(0), torch.tensor([[0, 3], [3, 0]])) == 1.0
+    unit = torch.eye(4)[None]
+    assert matching_accuracy(unit, unit, torch.tensor([[0, 0, 0], [0, 1, 1], [0, 2, 3], [0, 3, 2]])) == 0.5
+    assert matching_accuracy(unit, unit.flip(1), torch.tensor([[0, 0, 3], [0, 3, 0]])) == 1.0
     assert math.isnan(matching_accuracy(unit, unit, torch.zeros(0, 2, dtype=torch.long)))
 
 

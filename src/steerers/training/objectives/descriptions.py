@@ -19,7 +19,7 @@ from steerers.models.dedode import DedodeDescriptor
 from steerers.models.sampling import sample_descriptions
 from steerers.steering.steerer import Steerer
 from steerers.training.objectives import losses
-from steerers.training.objectives.terms import Measures, Objective, Real, Term, Terms
+from steerers.training.objectives.base import Measures, Objective, Real, Term, Terms
 
 Setting = Literal["A", "B", "C"]
 
@@ -47,8 +47,19 @@ class MatchingOptions:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
 
+@dataclass(frozen=True, eq=False)
+class Described:
+    """Descriptions of both views of B pairs, and which of them are true matches."""
+
+    first: Tensor  # (B, N, D)
+    second: Tensor  # (B, M, D)
+    angles: Tensor  # (B,) radians, the rotation that takes the second view to the first
+    matches: Tensor  # (K, 3) indices (pair, first, second)
+    real: Real | None = None  # by default all
+
+
 class Matcher(nn.Module):
-    """Steering and comparing: what every objective with descriptions shares. It computes in float32 at least."""
+    """Steering and comparing: what all that trains on descriptions shares. It computes in float32 at least."""
 
     def __init__(self, steerer: Steerer | None, options: MatchingOptions) -> None:
         super().__init__()
@@ -89,29 +100,28 @@ class Matcher(nn.Module):
         cosine, sine = F.normalize(likeness, dim=-1).split(1, dim=-1)
         return F.normalize(cosine * descriptions + sine * quarter, dim=-1)
 
-    def term(self, first: Tensor, second: Tensor, batch: PairBatch, matches: Tensor, real: Real) -> Term:
-        """The negative log-likelihood of the true matches."""
-        return self.terms(first, second, batch, matches, real)[0]
-
-    def terms(
-        self, first: Tensor, second: Tensor, batch: PairBatch, matches: Tensor, real: Real
-    ) -> tuple[Term, Tensor]:
+    def terms(self, pairs: Described) -> tuple[Term, Tensor]:
         """The negative log-likelihood of the true matches, and the (K,) probability of each, without gradient."""
-        with torch.autocast(first.device.type, enabled=False):
-            unit0, unit1 = self.aligned(first.float(), second.float(), batch.angles)
-            each = losses.matching_nll(unit0, unit1, matches, self.options.inverse_temperature, *real)
+        with torch.autocast(pairs.first.device.type, enabled=False):
+            unit0, unit1 = self.aligned(pairs.first.float(), pairs.second.float(), pairs.angles)
+            each = self._nll(unit0, unit1, pairs)
             nothing = 0.0 * (unit0.sum() + unit1.sum())  # keeps every parameter in the graph where nothing matches
             return Term(each.sum() + nothing, each.new_full((), len(each))), each.detach().neg().exp()
 
     @torch.no_grad()
-    def measure(self, first: Tensor, second: Tensor, batch: PairBatch, matches: Tensor, real: Real) -> Measures:
+    def measure(self, pairs: Described) -> Measures:
         """Likelihood and accuracy of the true matches."""
-        count = float(len(matches))
-        with torch.autocast(first.device.type, enabled=False):
-            unit0, unit1 = self.aligned(first.float(), second.float(), batch.angles)
-            each = losses.matching_nll(unit0, unit1, matches, self.options.inverse_temperature, *real)
-            accuracy = losses.matching_accuracy(unit0, unit1, matches, *real) if count else 0.0
-        return {"nll": (float(each.sum()), count), "accuracy": (accuracy * count, count)}
+        count = float(len(pairs.matches))
+        with torch.autocast(pairs.first.device.type, enabled=False):
+            unit0, unit1 = self.aligned(pairs.first.float(), pairs.second.float(), pairs.angles)
+            nll = float(self._nll(unit0, unit1, pairs).sum())
+            accuracy = losses.matching_accuracy(unit0, unit1, pairs.matches, *(pairs.real or ())) if count else 0.0
+        return {"nll": (nll, count), "accuracy": (accuracy * count, count)}
+
+    def _nll(self, unit0: Tensor, unit1: Tensor, pairs: Described) -> Tensor:
+        """(K,) negative log-likelihoods of the true matches."""
+        temperature = self.options.inverse_temperature
+        return losses.matching_nll(unit0, unit1, pairs.matches, temperature, *(pairs.real or ()))
 
 
 def _rotations_with_the_image(steerer: Steerer) -> bool:
@@ -168,15 +178,14 @@ class DescriptorObjective(Objective):
         return {**descriptor, **self.matcher.networks()}
 
     def forward(self, batch: PairBatch, progress: float) -> Terms:
-        first, second, matches, real = self._describe(batch)
-        return {"nll": self.matcher.term(first, second, batch, matches, real)}
+        nll, _ = self.matcher.terms(self._describe(batch))
+        return {"nll": nll}
 
     @torch.no_grad()
     def measure(self, batch: PairBatch) -> Measures:
-        first, second, matches, real = self._describe(batch)
-        return self.matcher.measure(first, second, batch, matches, real)
+        return self.matcher.measure(self._describe(batch))
 
-    def _describe(self, batch: PairBatch) -> tuple[Tensor, Tensor, Tensor, Real]:
+    def _describe(self, batch: PairBatch) -> Described:
         """Both views go through the network at once, as in the original: its batch statistics are those of both."""
         images, masks = torch.cat([batch.images0, batch.images1]), torch.cat([batch.masks0, batch.masks1])
         found, real = detect_batch(self.detector.module, images, self.options.num_keypoints, masks)
@@ -186,7 +195,7 @@ class DescriptorObjective(Objective):
         matches = correspondences(xy0, xy1, batch.warp, self.options.radius, real0, real1)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.setting != "A"):
             first, second = describe_batch(self.descriptor, images, torch.cat([xy0, xy1])).chunk(2)
-        return first, second, matches, (real0, real1)
+        return Described(first, second, batch.angles, matches, (real0, real1))
 
 
 class _Frozen:

@@ -11,7 +11,8 @@ from steerers.datasets.pairs import PairBatch, correspondences
 from steerers.models.compact import Compact, FeatureMaps
 from steerers.models.sampling import sample_batch
 from steerers.steering.steerer import Steerer
-from steerers.training.objectives.descriptions import Matcher, MatchingOptions, with_anchors
+from steerers.training.objectives.base import Measures, Objective, Real, Term, Terms
+from steerers.training.objectives.descriptions import Described, Matcher, MatchingOptions, with_anchors
 from steerers.training.objectives.keypoints import (
     KeypointOptions,
     keypoint_terms,
@@ -20,7 +21,6 @@ from steerers.training.objectives.keypoints import (
     without_margin,
 )
 from steerers.training.objectives.losses import look_up
-from steerers.training.objectives.terms import Measures, Objective, Real, Term, Terms
 
 
 class JointObjective(Objective):
@@ -57,11 +57,11 @@ class JointObjective(Objective):
                 terms = keypoint_terms(logits0, logits1, batch, self.keypoints, progress)
                 if self.keypoints.reprojection > 0:
                     terms |= reprojection_terms(xy0, xy1, batch, (real0, real1), self.keypoints)
-            first, second, matches, real = self._describe(maps, xy0.detach(), xy1.detach(), (real0, real1), batch, True)
-            terms["nll"], probabilities = self.matcher.terms(first, second, batch, matches, real)
+            pairs = self._describe(maps, xy0.detach(), xy1.detach(), (real0, real1), batch, True)
+            terms["nll"], probabilities = self.matcher.terms(pairs)
             if self.keypoints.reliability > 0:
                 found = (xy0.detach(), xy1.detach())
-                terms["reliability"] = _reward(logits0, logits1, found, matches, probabilities, self.keypoints)
+                terms["reliability"] = _reward(logits0, logits1, found, pairs.matches, probabilities, self.keypoints)
         return terms
 
     @torch.no_grad()
@@ -70,8 +70,7 @@ class JointObjective(Objective):
         maps = self.network(torch.cat([batch.images0, batch.images1]))
         with torch.autocast(maps.logits.device.type, enabled=False):
             xy0, xy1, found = self._detect(maps, batch)
-            first, second, matches, real = self._describe(maps, xy0, xy1, found, batch, False)
-            measures = self.matcher.measure(first, second, batch, matches, real)
+            measures = self.matcher.measure(self._describe(maps, xy0, xy1, found, batch, False))
             measures["repeatability"] = repeatability(xy0, xy1, batch, found, self.matching.radius)
         return measures
 
@@ -84,7 +83,7 @@ class JointObjective(Objective):
 
     def _describe(
         self, maps: FeatureMaps, xy0: Tensor, xy1: Tensor, real: Real, batch: PairBatch, extra: bool
-    ) -> tuple[Tensor, Tensor, Tensor, Real]:
+    ) -> Described:
         real0, real1 = real
         if extra and batch.dense:
             (xy0, real0), (xy1, real1) = _exchange(xy0, real0, xy1, real1, batch, self.matching.radius)
@@ -92,9 +91,8 @@ class JointObjective(Objective):
             xy0, real0 = with_anchors(xy0, real0, batch, 0)
             xy1, real1 = with_anchors(xy1, real1, batch, 1)
         matches = correspondences(xy0, xy1, batch.warp, self.matching.radius, real0, real1)
-        descriptions = self.network.describe_at(maps, torch.cat([xy0, xy1]))
-        first, second = descriptions.chunk(2)
-        return first, second, matches, (real0, real1)
+        first, second = self.network.describe_at(maps, torch.cat([xy0, xy1])).chunk(2)
+        return Described(first, second, batch.angles, matches, (real0, real1))
 
 
 def _reward(
@@ -138,7 +136,7 @@ def _exchange(
     return first, second
 
 
-def _near(places: Tensor, xy: Tensor, real: Tensor, radius: float) -> Tensor:
-    """(B, N) bool: which of (B, N, 2) places have a real one of (B, M, 2) keypoints within the radius."""
-    distances = torch.cdist(places.nan_to_num().double(), xy.double())  # (B, N, M)
+def _near(points: Tensor, xy: Tensor, real: Tensor, radius: float) -> Tensor:
+    """(B, N) bool: which of (B, N, 2) points have a real one of (B, M, 2) keypoints within the radius."""
+    distances = torch.cdist(points.nan_to_num().double(), xy.double())  # (B, N, M)
     return ((distances < radius) & real[:, None]).any(dim=2)

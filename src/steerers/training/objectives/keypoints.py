@@ -17,7 +17,7 @@ from steerers.models.compact import Compact
 from steerers.models.dedode import DedodeDetector
 from steerers.models.sampling import KeypointSampling, sample_batch
 from steerers.training.objectives import losses
-from steerers.training.objectives.terms import Measures, Objective, Real, Term, Terms
+from steerers.training.objectives.base import Measures, Objective, Real, Term, Terms
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class KeypointOptions:
         most: targets a pair.
         suppress: side of the window in which only the best pixel may be a target.
         prior_weight: of the prior's logarithm (corners) or value (sfm).
-        prior_until: share of the run after which ``corners`` has faded.
+        prior_until: fraction of the run after which ``corners`` has faded.
         reprojection: weight of the distance between keypoints that should be one.
         matchability: weight of DeDoDe's second term: keypoints are spread as the common part is.
         reliability: weight of the reward of keypoints whose descriptions match well, where both are trained together:

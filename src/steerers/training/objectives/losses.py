@@ -14,18 +14,6 @@ from steerers.geometry import to_normalised
 # Matching -------------------------------------------------------------------------------------------------------------
 
 
-def dual_softmax_nll(unit0: Tensor, unit1: Tensor, matches: Tensor, inverse_temperature: float = 20.0) -> Tensor:
-    """The paper's objective: the mean negative logarithm of equation (1) over true matches.
-
-    Args:
-        unit0: (N, D) unit descriptions; ``unit1`` (M, D), steered before they were normalised.
-        matches: (K, 2) indices of true matches. With none the loss is zero, and its gradient too.
-    """
-    triples = F.pad(matches, (1, 0))  # (K, 3), pair 0
-    each = matching_nll(unit0[None], unit1[None], triples, inverse_temperature)
-    return each.mean() if len(each) else (unit0.sum() + unit1.sum()) * 0.0
-
-
 def matching_nll(
     unit0: Tensor,
     unit1: Tensor,
@@ -34,7 +22,7 @@ def matching_nll(
     real0: Tensor | None = None,
     real1: Tensor | None = None,
 ) -> Tensor:
-    """(K,) negative logarithms of equation (1) for true matches of a batch of pairs.
+    """The paper's objective: (K,) negative logarithms of equation (1) for true matches of a batch of pairs.
 
     Args:
         unit0: (B, N, D) unit descriptions; ``unit1`` (B, M, D), steered before they were normalised.
@@ -52,17 +40,15 @@ def matching_nll(
 def matching_accuracy(
     unit0: Tensor, unit1: Tensor, matches: Tensor, real0: Tensor | None = None, real1: Tensor | None = None
 ) -> float:
-    """Share of true matches that are mutual nearest neighbours; not a number if there are none.
+    """Fraction of true matches that are mutual nearest neighbours; not a number if there are none.
 
     Args:
-        unit0: (N, D) or (B, N, D) unit descriptions; ``unit1`` likewise.
-        matches: (K, 2), or (K, 3) with the pair first.
+        unit0: (B, N, D) unit descriptions; ``unit1`` (B, M, D).
+        matches: (K, 3) indices (pair, first, second) of true matches.
         real0: (B, N) bool, False for what only fills up the batch; ``real1`` (B, M) likewise.
     """
     if not len(matches):
         return float("nan")
-    if unit0.ndim == 2:
-        unit0, unit1, matches = unit0[None], unit1[None], F.pad(matches, (1, 0))
     by_row, by_column = _masked(unit0 @ unit1.mT, real0, real1)
     pair, i, j = matches.unbind(dim=1)
     mutual = (by_row.argmax(dim=2)[pair, i] == j) & (by_column.argmax(dim=1)[pair, j] == i)

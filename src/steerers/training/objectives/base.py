@@ -6,15 +6,14 @@ A term is a sum with its count, so that several processes can divide by the coun
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from steerers.datasets.pairs import PairBatch
-from steerers.models.compact import Compact
-from steerers.models.dedode import DedodeDescriptor, DedodeDetector
+from steerers.models.base import Descriptor, Detector
 from steerers.steering.steerer import Steerer
 
 
@@ -41,7 +40,7 @@ class Objective(ABC, nn.Module):
 
     @abstractmethod
     def forward(self, batch: PairBatch, progress: float) -> Terms:
-        """The terms of the loss; ``progress`` is the share of the run that is done, 0 to 1."""
+        """The terms of the loss; ``progress`` is how much of the run is done, 0 to 1."""
 
     @abstractmethod
     def measure(self, batch: PairBatch) -> Measures:
@@ -51,8 +50,13 @@ class Objective(ABC, nn.Module):
     def networks(self) -> Mapping[str, nn.Module]:
         """What is trained, by the names under which learning rates are given and weights are saved."""
 
+    def trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Every parameter that is trained, by its full name."""
+        for prefix, network in self.networks().items():
+            yield from network.named_parameters(prefix)
+
     def compile(self, *args: object, **options: object) -> None:
         """Compile the networks' forward passes in place; the rest is small."""
         for network in self.networks().values():
-            if isinstance(network, (Compact, DedodeDescriptor, DedodeDetector)):
-                network.forward = torch.compile(network.forward, dynamic=False)  # type: ignore[method-assign, assignment]
+            if isinstance(network, (Descriptor, Detector)):
+                network.forward = torch.compile(network.forward, dynamic=False)
