@@ -95,10 +95,10 @@ def test_dollars_are_no_mathematics(tmp_path: Path) -> None:
     plots.curves(tmp_path / "p.png", {"$\\broken": ([0, 1], [0, 1])}, xlabel="$", ylabel="a$b$", title="$\\frac$")
 
 
-def test_histogram_counts_and_shares(tmp_path: Path, drawn: list[Any]) -> None:
+def test_histogram_counts_and_per_cents(tmp_path: Path, drawn: list[Any]) -> None:
     values = {"a": [0.5, 0.6, 1.5, float("nan")], "b": [1.1]}
     plots.histogram(tmp_path / "p.png", values, [0, 1, 2], xlabel="x")
-    plots.histogram(tmp_path / "p.png", values, [0, 1, 2], xlabel="x", share=True)
+    plots.histogram(tmp_path / "p.png", values, [0, 1, 2], xlabel="x", percent=True)
     heights = [[patch.get_data().values.tolist() for patch in axes.patches] for axes in drawn]
     assert heights[0] == [[2, 1], [0, 1]]
     ticks = drawn[0].get_yticks()

@@ -38,7 +38,6 @@ def curves(
     xlim: Range | None = None,
     ylim: Range | None = None,
     xticks: Sequence[float] | None = None,
-    log: Literal["x", "y"] | None = None,
     markers: bool = False,
 ) -> None:
     """Draw labelled lines.
@@ -48,7 +47,6 @@ def curves(
         series: x and y of each line by its label. A value that is ``None`` or NaN leaves a gap.
         step: level between points: with ``"pre"`` a value holds back to the point before (precision over recall), with
             ``"post"`` on to the next (recall over error).
-        log: the axis that is logarithmic.
         markers: mark the points too, for few of them.
     """
     with _axes(path, list(series), xlabel, ylabel, title) as axes:
@@ -64,8 +62,6 @@ def curves(
                 marker="o" if markers else None,
                 markersize=3.5,
             )
-        if log is not None:
-            axes.set_xscale("log") if log == "x" else axes.set_yscale("log")
         _limit(axes, xlim, ylim, xticks)
 
 
@@ -77,7 +73,7 @@ def histogram(
     xlabel: str,
     ylabel: str = "",
     title: str = "",
-    share: bool = False,
+    percent: bool = False,
     xticks: Sequence[float] | None = None,
 ) -> None:
     """Draw outlines of histograms, one over the other.
@@ -86,22 +82,22 @@ def histogram(
         path: of the picture; its ending says the format.
         series: values by label; those that are ``None``, NaN or infinite are left out.
         bins: their number, over the range of all values, or their edges.
-        ylabel: by default what ``share`` makes it.
-        share: per cent of the values instead of their number.
+        ylabel: by default what ``percent`` makes it.
+        percent: per cent of the values instead of their number.
     """
     values = {label: _finite(found) for label, found in series.items()}
     edges = _edges(list(values.values()), bins)
-    with _axes(path, list(series), xlabel, ylabel or ("per cent" if share else "number"), title) as axes:
+    with _axes(path, list(series), xlabel, ylabel or ("per cent" if percent else "number"), title) as axes:
         for (label, found), (colour, line) in zip(values.items(), _styles(), strict=False):
             heights = np.histogram(found, edges)[0].astype(np.float64)
-            if share:
+            if percent:
                 heights *= 100 / max(len(found), 1)
             axes.stairs(heights, edges, label=_plain(label), color=colour, linestyle=line, linewidth=1.6)
             if len(values) == 1:
                 axes.stairs(heights, edges, fill=True, alpha=0.25, color=colour)
         _limit(axes, (float(edges[0]), float(edges[-1])), None, xticks)
         axes.set_ylim(bottom=0)
-        if not share:
+        if not percent:
             axes.yaxis.get_major_locator().set_params(integer=True)
 
 
@@ -113,9 +109,9 @@ def angle_histogram(
     xlabel: str = "angle in degrees, counter-clockwise",
     ylabel: str = "",
     title: str = "",
-    share: bool = False,
+    percent: bool = False,
 ) -> None:
-    """Draw histograms of angles in degrees over the whole rotation, -180 to 180, with a bin centred on 0.
+    """Draw histograms of angles in degrees over the whole circle, -180 to 180, with a bin centred on 0.
 
     Args:
         width: of a bin in degrees, about: their number is whole and even.
@@ -126,7 +122,7 @@ def angle_histogram(
     edges = np.linspace(-180, 180, number + 1) - 180 / number
     wrapped = {label: np.mod(_finite(found) - edges[0], 360) + edges[0] for label, found in series.items()}
     ticks = list(range(-180, 181, 45))
-    histogram(path, wrapped, edges.tolist(), xlabel=xlabel, ylabel=ylabel, title=title, share=share, xticks=ticks)
+    histogram(path, wrapped, edges.tolist(), xlabel=xlabel, ylabel=ylabel, title=title, percent=percent, xticks=ticks)
 
 
 def bars(
@@ -144,14 +140,14 @@ def bars(
         rows: labels, from the top down.
         series: by label, as many values as rows.
     """
-    places = np.arange(len(rows))
+    positions = np.arange(len(rows))
     with _axes(path, list(series), xlabel, "", title, height=0.9 + 0.28 * len(rows)) as axes:
         left = np.zeros(len(rows))
         for (label, values), (colour, _) in zip(series.items(), _styles(), strict=False):
             lengths = np.nan_to_num(_floats(values))
-            axes.barh(places, lengths, left=left, height=0.7, label=_plain(label), color=colour)
+            axes.barh(positions, lengths, left=left, height=0.7, label=_plain(label), color=colour)
             left = left + lengths
-        axes.set_yticks(places, [_plain(row) for row in rows])
+        axes.set_yticks(positions, [_plain(row) for row in rows])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
 
