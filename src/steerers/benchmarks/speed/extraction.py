@@ -1,11 +1,15 @@
-"""Networks in their fast form against the plain module: time, memory, and whether they find the same."""
+"""Extraction: networks in their fast form against the plain module, and many images one by one against in batches."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -13,19 +17,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steerers.accel.networks.inference import for_inference
-from steerers.benchmarks.speed.measure import Cost, measure
-from steerers.features import Keypoints
+from steerers.benchmarks.speed.measure import Cost, measure, timed
+from steerers.features import Features, Keypoints, Matches
 from steerers.images.noise import make_picture
 from steerers.models.base import Combined, Extractor
 from steerers.models.dedode import DedodeNetwork
 from steerers.models.zoo import PRECISIONS, Model
+from steerers.pipeline import Pipeline
 
 NEAR = 0.5
 """How near, in pixels, keypoints must be to count as the same."""
 
 
+# Networks -------------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Setting:
+class ExtractionSettings:
     """What is described: one image made of noise, with keypoints at random."""
 
     width: int = 784
@@ -36,7 +44,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Row:
+class ExtractionRow:
     """One step of a model in one form."""
 
     model: str
@@ -45,7 +53,7 @@ class Row:
     cost: Cost
     plain: Cost
     same_keypoints: float | None
-    """Share of the plain module's keypoints that are found."""
+    """Fraction of the plain module's keypoints that are found."""
     largest_difference: float | None
     """Of descriptions of the same keypoints."""
     least_cosine: float | None
@@ -69,44 +77,46 @@ class _Found(NamedTuple):
     descriptions: Tensor  # of given keypoints
 
 
-def bench_description(model: Model, precision: str, device: torch.device, setting: Setting) -> list[Row]:
+def bench_description(
+    model: Model, precision: str, device: torch.device, settings: ExtractionSettings
+) -> list[ExtractionRow]:
     """Measure a model's steps in every form; the first is the plain module in float32, which the others compare to.
 
     Args:
         model: with plain modules, as :func:`steerers.models.zoo.build` makes it.
         precision: the half that is measured beside float32, or ``"float32"`` for none.
     """
-    image = make_picture(setting.height, setting.width, setting.seed).to(device)
-    keypoints = _scatter(setting, device)
+    image = make_picture(settings.height, settings.width, settings.seed).to(device)
+    keypoints = _scatter(settings, device)
     reference: _Found | None = None
     plain: dict[str, Cost] = {}
     rows = []
     for form in _forms(model.extractor.to(device).eval(), PRECISIONS[precision], device):
-        found = _find(form, image, keypoints, setting.num_keypoints)
+        found = _find(form, image, keypoints, settings.num_keypoints)
         reference = reference or found
-        for step, cost in _costs(form, image, keypoints, setting).items():
+        for step, cost in _costs(form, image, keypoints, settings).items():
             baseline = plain.setdefault(step, cost)
-            rows.append(Row(model.name, step, form.name, cost, baseline, *_agreement(step, found, reference)))
+            rows.append(ExtractionRow(model.name, step, form.name, cost, baseline, *_agreement(step, found, reference)))
     return rows
 
 
-def _costs(form: _Form, image: Tensor, keypoints: Keypoints, setting: Setting) -> dict[str, Cost]:
+def _costs(form: _Form, image: Tensor, keypoints: Keypoints, settings: ExtractionSettings) -> dict[str, Cost]:
     """What each step takes; the memory of a form with recordings is that of the same form without."""
     costs = {
-        step: measure(call, image.device, setting.repeats)
-        for step, call in _steps(form, image, keypoints, setting.num_keypoints)
+        step: measure(call, image.device, settings.repeats)
+        for step, call in _steps(form, image, keypoints, settings.num_keypoints)
     }
     if form.unrecorded is None:
         return costs
-    without = _costs(_Form(form.name, form.unrecorded), image, keypoints, replace(setting, repeats=1))
+    without = _costs(_Form(form.name, form.unrecorded), image, keypoints, replace(settings, repeats=1))
     return {step: Cost(cost.seconds, without[step].extra_bytes) for step, cost in costs.items()}
 
 
-def _scatter(setting: Setting, device: torch.device) -> Keypoints:
-    generator = torch.Generator().manual_seed(setting.seed)
-    last = torch.tensor([setting.width - 1.0, setting.height - 1.0])
-    xy = torch.rand(setting.num_keypoints, 2, generator=generator) * last
-    ones = torch.ones(setting.num_keypoints, device=device)
+def _scatter(settings: ExtractionSettings, device: torch.device) -> Keypoints:
+    generator = torch.Generator().manual_seed(settings.seed)
+    last = torch.tensor([settings.width - 1.0, settings.height - 1.0])
+    xy = torch.rand(settings.num_keypoints, 2, generator=generator) * last
+    ones = torch.ones(settings.num_keypoints, device=device)
     return Keypoints(xy.to(device), ones, scales=5 * ones, orientations=0 * ones)
 
 
@@ -173,3 +183,60 @@ def _agreement(step: str, found: _Found, expected: _Found) -> tuple[float | None
         difference = float((found.descriptions - expected.descriptions).abs().max())
         cosine = float(F.cosine_similarity(found.descriptions, expected.descriptions, dim=1).min())
     return same, difference, cosine
+
+
+# Many images ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PipelineRow:
+    """A way to go through the images."""
+
+    way: str
+    seconds: float
+    images_per_second: float
+    matches: int | None
+    """Of each image with the next."""
+
+
+def bench_pipeline(
+    matcher: Pipeline, paths: Sequence[Path], batch: int | None = None, repeats: int = 3
+) -> list[PipelineRow]:
+    """Time the ways to extract all images and match each with the next, after one run of all of it.
+
+    Args:
+        batch: see :meth:`Pipeline.extract`.
+    """
+    if len(paths) < 2:
+        raise ValueError(f"there must be at least two images to match, got {len(paths)}")
+    files = list(paths)
+    loaded = [matcher.load_image(path) for path in files]
+    ways: dict[str, Callable[[], list[Features]]] = {
+        "reading alone": lambda: _read_only(matcher, files),
+        "one by one": lambda: [matcher.extract(path) for path in files],
+        "together": lambda: matcher.extract(files, batch=batch),
+        "one by one, read before": lambda: [matcher.extract(image) for image in loaded],
+        "together, read before": lambda: matcher.extract(loaded, batch=batch),
+    }
+    taken: dict[str, list[float]] = {way: [] for way in ways}
+    matches: dict[str, int | None] = {}
+    for _ in range(repeats + 1):
+        for way, extract in ways.items():  # in turn, so that a change of the machine's pace meets all of them
+            found, seconds = timed(partial(_extract_and_match, matcher, extract), matcher.device)
+            taken[way].append(seconds)
+            matches[way] = sum(map(len, found)) if found else None
+    return [
+        PipelineRow(way, median(seconds[1:]), len(files) / median(seconds[1:]), matches[way])
+        for way, seconds in taken.items()
+    ]
+
+
+def _read_only(matcher: Pipeline, paths: Sequence[Path]) -> list[Features]:
+    for path in paths:
+        matcher.load_image(path)
+    return []
+
+
+def _extract_and_match(matcher: Pipeline, extract: Callable[[], list[Features]]) -> list[Matches]:
+    """Each image with the next."""
+    return [matcher.match(first, second) for first, second in pairwise(extract())]
