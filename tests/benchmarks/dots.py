@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -19,8 +20,10 @@ from torch import Tensor
 
 from helpers import EXAMPLES
 from steerers import Pipeline, Steerer
+from steerers.benchmarks.benchmark import Evaluation, PairBenchmark
 from steerers.benchmarks.pairs import AnyPair, Pair
 from steerers.benchmarks.predict import Observer, Prediction, ViewSettings, predict_each
+from steerers.benchmarks.report import TableRow
 from steerers.benchmarks.runs import Run
 from steerers.features import Keypoints
 from steerers.matching import make_strategy
@@ -119,6 +122,11 @@ def predict_all(
     """The predictions of every run for every pair: a list a run."""
     found = dict(predict_each(runs, pairs, settings, observe))
     return [[found[index][run] for index in range(len(pairs))] for run in range(len(runs))]
+
+
+def table_rows(benchmark: PairBenchmark[Any, Any, Any], evaluation: Evaluation[Any, Any]) -> list[TableRow]:
+    """What a benchmark's table says of every run."""
+    return benchmark.make_report([evaluation], {}).tables[0].rows
 
 
 def draw_collection(folder: Path) -> list[Pair]:

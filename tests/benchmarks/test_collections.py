@@ -89,7 +89,7 @@ def points(count: int, seed: int = 0) -> np.ndarray:
 
 
 def rotated(xy: np.ndarray, degrees: float) -> np.ndarray:
-    """As the pixels of an image that rotations counter-clockwise."""
+    """As the pixels of an image that is rotated counter-clockwise."""
     return xy @ rotation(math.radians(degrees)).numpy().T + [60, 90]
 
 
@@ -187,7 +187,7 @@ def test_views_of_one_map_are_verified_and_their_rotations_found(
                 assert outcome.angle is not None
                 assert abs(wrap_degrees(outcome.angle - ROTATIONS[second] + ROTATIONS[first])) < slack
         found = summarise(row.outcomes)
-        assert (found["num_pairs"], found["num_verified"], found["num_images"], found["num_joined"]) == (10, 6, 5, 4)
+        assert (len(row.outcomes), found["num_verified"], found["num_images"], found["num_joined"]) == (10, 6, 5, 4)
         assert (found["angle_source"], found["num_angles"]) == (source, 6)
         assert found["triplets"]["number"] == 4
         assert found["triplets"]["median"] <= slack  # angles of the second come in steps of 22.5 degrees

@@ -132,7 +132,7 @@ def test_upright_sift_is_exact_at_quarter_turns() -> None:
     assert kept["other"]["max_change"] > 0.05
     assert sift["descriptions"] == "as they are"
     assert sift["steerer"] is None
-    assert sift["quarter"]["nearest"] > 0.99  # orientations rotation too
+    assert sift["quarter"]["nearest"] > 0.99  # orientations rotate too
     assert sift["other"]["nearest"] > 0.9
 
 
@@ -273,7 +273,7 @@ def test_cosines_agree_with_the_testing_module(angle: float) -> None:
     )
 
 
-def test_orientations_rotation_with_the_image() -> None:
+def test_orientations_rotate_with_the_image() -> None:
     class Orientations(Descriptor):
         dim = 2
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.dots import DOTS, SIZE, TIMES, Stub, assert_same, dots, draw, make_run
+from benchmarks.dots import DOTS, SIZE, TIMES, Stub, assert_same, dots, draw, make_run, table_rows
 from steerers.benchmarks import homographies, report
 from steerers.benchmarks.homographies import (
     LAYOUTS,
@@ -21,7 +21,6 @@ from steerers.benchmarks.homographies import (
     HomographyEstimator,
     HomographyPair,
     list_pairs,
-    summarise,
 )
 from steerers.benchmarks.metrics import apply
 from steerers.benchmarks.pairs import ROTATIONS, Rotation, hash_pairs, rotate_pairs
@@ -73,7 +72,7 @@ def tilted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def summary(runs: list[Run], pairs: list[HomographyPair], rotation: Rotation, **options: object) -> list[dict]:
     table = OXFORD.run(runs, pairs, rotation, **options)  # type: ignore[arg-type]
-    return [summarise(row.outcomes) for row in table.rows]
+    return table_rows(OXFORD, table)
 
 
 # Scores ---------------------------------------------------------------------------------------------------------------
@@ -93,7 +92,7 @@ def test_a_perfect_matcher_scores_100(data: Path, rotation: Rotation) -> None:
 
 
 @pytest.mark.parametrize("rotation", ROTATIONS)
-def test_keypoints_rotation_back_onto_the_truth(tilted: Path, rotation: Rotation) -> None:
+def test_keypoints_are_rotated_back_onto_the_truth(tilted: Path, rotation: Rotation) -> None:
     """Every mode, a true perspective map with a rotation of its own, at a size at which images are shrunk."""
     pairs = list_pairs(LAYOUTS["hpatches"], tilted)
     table = OXFORD.run([make_run()], pairs, rotation, views=ViewSettings(max_size=120))
@@ -135,7 +134,7 @@ def test_a_shifted_matcher_scores_what_the_threshold_says(data: Path, rotation: 
 
 def test_failures_are_counted(data: Path) -> None:
     table = OXFORD.run([make_run(Stub(blind=True))], list_pairs(LAYOUTS["oxford"], data), "fixed")
-    row = summarise(table.rows[0].outcomes)
+    (row,) = table_rows(OXFORD, table)
     assert row["num_failed"] == row["num_pairs"] == COUNT
     assert list(row["auc"].values()) == [0.0, 0.0, 0.0]
     assert row["precision"] == row["num_matches"] == row["repeatability"] == row["num_angles"] == 0
@@ -149,11 +148,12 @@ def test_failures_are_counted(data: Path) -> None:
 
 def test_the_sign_of_the_angle(data: Path) -> None:
     table = OXFORD.run([make_run()], list_pairs(LAYOUTS["oxford"], data), "quarter")
-    first = [outcome for outcome in table.rows[0].outcomes if outcome.name == "seq 1-2"]  # a mere shift
-    assert [outcome.rotation1 for outcome in first] == [90, 180, 270]
-    assert [outcome.angle % 360 for outcome in first] == pytest.approx([90, 180, 270], abs=0.01)  # type: ignore[operator]
-    second = [outcome for outcome in table.rows[0].outcomes if outcome.name == "seq 1-3"]  # rotated by 180 itself
-    assert [outcome.angle % 360 for outcome in second] == pytest.approx([270, 0, 90], abs=0.01)  # type: ignore[operator]
+    pairs = table_rows(OXFORD, table)[0]["pairs"]
+    first = [pair for pair in pairs if pair["name"] == "seq 1-2"]  # a mere shift
+    assert [pair["rotation1"] for pair in first] == [90, 180, 270]
+    assert [pair["angle"] % 360 for pair in first] == pytest.approx([90, 180, 270], abs=0.01)
+    second = [pair for pair in pairs if pair["name"] == "seq 1-3"]  # rotated by 180 itself
+    assert [pair["angle"] % 360 for pair in second] == pytest.approx([270, 0, 90], abs=0.01)
 
 
 # Work done once -------------------------------------------------------------------------------------------------------

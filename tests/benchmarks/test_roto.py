@@ -10,11 +10,11 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from benchmarks.dots import DOTS, PHOTOGRAPH, Stub, dots, draw, make_run
+from benchmarks.dots import DOTS, PHOTOGRAPH, Stub, dots, draw, make_run, table_rows
 from steerers.benchmarks import report, roto
 from steerers.benchmarks.metrics import apply
 from steerers.benchmarks.predict import ViewSettings
-from steerers.benchmarks.roto import ROTO_360, RotoOptions, list_pairs, make_data, summarise
+from steerers.benchmarks.roto import ROTO_360, RotoOptions, list_pairs, make_data
 
 SIZE = (160, 160)
 ANGLES = (0, 30, 140, 250)
@@ -38,7 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def precision(stub: Stub, data: Path, **options: object) -> dict[str, float]:
     evaluation = ROTO_360.run([make_run(stub)], list_pairs(data), **options)  # type: ignore[arg-type]
-    row = summarise(evaluation.rows[0].outcomes)
+    (row,) = table_rows(ROTO_360, evaluation)
     assert row["num_pairs"] == 2 * (len(ANGLES) - 1)
     found: dict[str, float] = row["precision"]
     return found
@@ -49,7 +49,7 @@ def precision(stub: Stub, data: Path, **options: object) -> dict[str, float]:
 
 def test_a_perfect_matcher_scores_100(data: Path) -> None:
     evaluation = ROTO_360.run([make_run()], list_pairs(data))
-    row = summarise(evaluation.rows[0].outcomes)
+    (row,) = table_rows(ROTO_360, evaluation)
     assert row["precision"] == {"3": 1.0, "5": 1.0, "10": 1.0}
     assert row["num_matches"] == row["num_keypoints"] == DOTS
     assert row["num_failed"] == 0
@@ -72,7 +72,7 @@ def test_pixels_are_those_of_the_stored_image(data: Path) -> None:
 
 
 def test_a_pair_without_matches_counts_as_0(data: Path) -> None:
-    row = summarise(ROTO_360.run([make_run(Stub(blind=True))], list_pairs(data)).rows[0].outcomes)
+    (row,) = table_rows(ROTO_360, ROTO_360.run([make_run(Stub(blind=True))], list_pairs(data)))
     assert row["num_failed"] == row["num_pairs"]
     assert row["precision"] == {"3": 0.0, "5": 0.0, "10": 0.0}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.dots import table_rows
 from steerers.benchmarks.metrics import apply
 from steerers.benchmarks.pairs import hash_pairs
 from steerers.benchmarks.predict import ViewSettings
@@ -192,7 +193,7 @@ def test_known_views_upright_and_rotated(data: Path, sift: Run) -> None:
         SAT_AST.run([sift], pairs, rotation, views=views, options=estimator) for rotation in ("upright", "quarter")
     ]
     for evaluation, number in zip(evaluations, (2, 6), strict=True):
-        row = summarise(evaluation.rows[0].outcomes)
+        (row,) = table_rows(SAT_AST, evaluation)
         assert (row["num_pairs"], row["num_failed"], row["num_points"]) == (number, 0, 6 * number)
         assert row["auc"]["5"] > 0.85
         assert row["error_median"] < 1.0

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.dots import DOTS, SIZE, Stub, draw, make_run
+from benchmarks.dots import DOTS, SIZE, Stub, draw, make_run, table_rows
 from steerers import Matches
 from steerers.benchmarks import report, two_view
 from steerers.benchmarks.cameras import PosePair, list_pairs
@@ -74,7 +74,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def summary(stub: Stub, data: Path, rotation: Rotation = "upright", **options: object) -> dict:
     evaluation = CAMERAS.run([make_run(stub)], list_pairs(data), rotation, **options)  # type: ignore[arg-type]
-    return summarise(evaluation.rows[0].outcomes)
+    return table_rows(CAMERAS, evaluation)[0]
 
 
 def predict(pair: PosePair, points0: np.ndarray, points1: np.ndarray) -> Prediction:
@@ -140,7 +140,7 @@ def test_a_matcher_whose_camera_is_off_scores_what_the_threshold_says(
 @pytest.mark.parametrize("name", ["poselib", "opencv"])
 def test_failures_are_counted(data: Path, name: two_view.EstimatorName) -> None:
     evaluation = CAMERAS.run([make_run(Stub(blind=True))], list_pairs(data), options=PoseEstimator(name, runs=2))
-    row = summarise(evaluation.rows[0].outcomes)
+    (row,) = table_rows(CAMERAS, evaluation)
     assert row["num_failed"] == row["num_pairs"] == 3
     assert row["auc"] == {"5": 0.0, "10": 0.0, "20": 0.0}
     whole = CAMERAS.make_report([evaluation], {}, options=PoseEstimator(name, runs=2))
@@ -244,10 +244,7 @@ def test_wrong_estimators_are_refused(options: dict, message: str) -> None:
 
 
 def outcome(errors: list[float]) -> PoseOutcome:
-    return PoseOutcome(
-        name="", sequence="", rotation0=0, rotation1=0, num_keypoints=(1, 1), num_matches=1, extractions=2,
-        extraction_seconds=1.0, matching_seconds=1.0, pose_errors=errors, num_inliers=1.0, angle=None,
-    )  # fmt: skip
+    return PoseOutcome(pose_errors=errors, num_inliers=1.0, angle=None)
 
 
 def test_runs_are_averaged_and_their_deviation_kept() -> None:

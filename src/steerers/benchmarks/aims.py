@@ -29,12 +29,9 @@ import numpy as np
 
 from steerers.benchmarks.benchmark import (
     COSTS,
-    Outcome,
     PairBenchmark,
     Result,
     by_sequence,
-    common_outcome,
-    summarise_costs,
 )
 from steerers.benchmarks.homographies import HomographyEstimator
 from steerers.benchmarks.metrics import PrecisionRecall, precision_recall
@@ -44,7 +41,7 @@ from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Draw, TableR
 
 GROUPS = {"north-up": "North Up", "all-others": "All Others", "all": "All"}
 """What the average precision is given for: keys of rows, and the paper's names."""
-Split = Literal["north-up", "others"]
+AimsSplit = Literal["north-up", "others"]
 MANIFEST_COLUMNS = ("query", "candidate", "positive", "split")
 MANIFEST = "manifest.csv"
 HELP = (
@@ -63,7 +60,7 @@ class AimsPair(Pair):
     """A photograph (image 0) and a satellite image, with whether they show the same place."""
 
     positive: bool
-    split: Split
+    split: AimsSplit
 
     def key(self) -> dict[str, Any]:
         return {**super().key(), "positive": self.positive, "split": self.split}
@@ -118,8 +115,8 @@ class _Reader:
         query, candidate, positive, split = (row[position].strip() for position in self.positions)
         if positive not in ("0", "1"):
             raise ValueError(f"{where}: positive must be 0 or 1, got {positive!r}")
-        if split not in get_args(Split):
-            raise ValueError(f"{where}: split must be {' or '.join(get_args(Split))}, got {split!r}")
+        if split not in get_args(AimsSplit):
+            raise ValueError(f"{where}: split must be {' or '.join(get_args(AimsSplit))}, got {split!r}")
         name = f"{query} {candidate}"
         pair = AimsPair(
             name,
@@ -158,12 +155,12 @@ def paper_estimator(threshold: float = 5.0, seed: int = 0) -> HomographyEstimato
     return HomographyEstimator(threshold=threshold, confidence=0.999, max_iterations=10_000, seed=seed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AimsOutcome(Outcome):
+@dataclass(frozen=True)
+class AimsOutcome:
     """One pair of one run: its score is ``num_inliers``, 0 where no homography was found."""
 
     positive: bool
-    split: Split
+    split: AimsSplit
     num_inliers: int
     failed: bool
     angle: float | None  # estimated, degrees
@@ -173,7 +170,6 @@ def measure_pair(pair: AimsPair, prediction: Prediction, estimator: HomographyEs
     """Score a pair by its matches, the threshold in pixels of the images at their short side."""
     H, num_inliers = estimator.estimate(prediction.matches)
     return AimsOutcome(
-        **common_outcome(pair, prediction),
         positive=pair.positive,
         split=pair.split,
         num_inliers=num_inliers,
@@ -206,7 +202,6 @@ def summarise(found: Sequence[AimsOutcome]) -> TableRow:
         "num_positive": len(inliers[True]),
         "num_inliers_positive": fmean(inliers[True]) if inliers[True] else None,
         "num_inliers_negative": fmean(inliers[False]) if inliers[False] else None,
-        **summarise_costs(found),
     }
 
 

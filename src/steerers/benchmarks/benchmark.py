@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -29,8 +29,13 @@ from steerers.benchmarks.runs import MAX_SIZE, Run, describe_matching, load_runs
 from steerers.benchmarks.store import predict_or_load
 from steerers.viz.progress import progress
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 COSTS = "s/image is extraction, images/pair how often it runs, s/pair matching."
 """What the columns of costs mean, for a report's description."""
+AnyOutcome = TypeVar("AnyOutcome", bound="DataclassInstance")
+"""What a benchmark measures of one pair."""
 Options = TypeVar("Options")
 """What a benchmark measures with: an estimator and its threshold, say."""
 
@@ -90,22 +95,8 @@ class Benchmark(ABC):
 # On pairs of images ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """One pair of one run, measured: what every benchmark knows of it."""
-
-    name: str
-    sequence: str
-    rotation0: int
-    rotation1: int
-    num_keypoints: tuple[int, int]
-    num_matches: int
-    extractions: int
-    extraction_seconds: float
-    matching_seconds: float
-
-
-AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
+Case = tuple[AnyPair, Prediction, AnyOutcome]
+"""A pair, what a run found in it, and what that is worth."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,13 +147,14 @@ class Result(Generic[AnyPair, AnyOutcome, Options]):
         )
 
 
-def _by_rotation(outcome: Outcome) -> str:
-    return str(outcome.rotation1)
+def by_rotation(pair: Pair) -> str:
+    """The group of a pair where results are given for each rotation."""
+    return str(pair.rotation1)
 
 
-def by_sequence(outcome: Outcome) -> str:
-    """The group of an outcome where results are given for each sequence."""
-    return outcome.sequence
+def by_sequence(pair: Pair) -> str:
+    """The group of a pair where results are given for each sequence."""
+    return pair.sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,14 +166,14 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, Options]):
         options: what it measures with, by default.
         read_options: the same from the arguments.
         rotation: of its pairs, where there is no ``--rotation``.
-        measure: one pair.
+        measure: one pair, from its prediction.
         observe: what else to measure on all keypoints of a pair while they are at hand.
-        summarise: the numbers of a table's row, with those of :func:`summarise_costs`.
+        summarise: the numbers of a table's row; keypoints, matches and times are added.
         columns: of the table.
         describe: the protocol and what the columns mean, for people.
         settings: what it measured with, as JSON.
         title: of its table, where that is not the rotation.
-        groups: for which the numbers are given apart too, in JSON: a name, and the group of an outcome.
+        groups: for which the numbers are given apart too, in JSON: a name, and the group of a pair.
         facts: about the pairs, as JSON.
         more_tables: made of the table.
         plots: by file name, what draws them.
@@ -200,8 +192,8 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, Options]):
     describe: Callable[[Result[AnyPair, AnyOutcome, Options]], str]
     settings: Callable[[Options], dict[str, Any]]
     title: Callable[[Options], str] | None = None
-    groups: Mapping[str, Callable[[AnyOutcome], str]] = field(
-        default_factory=lambda: {"by_rotation": _by_rotation, "by_sequence": by_sequence}
+    groups: Mapping[str, Callable[[AnyPair], str]] = field(
+        default_factory=lambda: {"by_rotation": by_rotation, "by_sequence": by_sequence}
     )
     facts: Callable[[Sequence[AnyPair]], dict[str, Any]] = lambda pairs: {}
     more_tables: Callable[[Table], list[Table]] = lambda table: []
@@ -291,24 +283,34 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, Options]):
             "pairs_sha256": hash_pairs(evaluation.pairs),
             **self.facts(evaluation.pairs),
         }
-        return Table(title, self.columns, [*map(self._make_row, evaluation.rows), *printed], facts)
+        rows = [self._make_row(evaluation.pairs, row) for row in evaluation.rows]
+        return Table(title, self.columns, [*rows, *printed], facts)
 
-    def _make_row(self, row: RunOutcomes[AnyOutcome]) -> TableRow:
+    def _make_row(self, pairs: Sequence[AnyPair], row: RunOutcomes[AnyOutcome]) -> TableRow:
+        cases = list(zip(pairs, row.predictions.pairs, row.outcomes, strict=True))
         return {
             "label": row.run.label,
             "model": row.run.pipeline.model.name,
             "strategy": describe_matching(row.run.pipeline),
             "made": row.predictions.made,
-            **self.summarise(row.outcomes),
-            **{name: self._grouped(row.outcomes, key) for name, key in self.groups.items()},
-            "pairs": [asdict(outcome) for outcome in row.outcomes],
+            **self._summarise(cases),
+            **{name: self._grouped(cases, key) for name, key in self.groups.items()},
+            "pairs": [{**_describe_pair(pair, found), **asdict(outcome)} for pair, found, outcome in cases],
         }
 
-    def _grouped(self, outcomes: Sequence[AnyOutcome], key: Callable[[AnyOutcome], str]) -> dict[str, TableRow]:
-        groups: dict[str, list[AnyOutcome]] = {}
-        for outcome in outcomes:
-            groups.setdefault(key(outcome), []).append(outcome)
-        return {name: self.summarise(group) for name, group in groups.items()}
+    def _grouped(
+        self, cases: Sequence[Case[AnyPair, AnyOutcome]], key: Callable[[AnyPair], str]
+    ) -> dict[str, TableRow]:
+        groups: dict[str, list[Case[AnyPair, AnyOutcome]]] = {}
+        for case in cases:
+            groups.setdefault(key(case[0]), []).append(case)
+        return {name: self._summarise(group) for name, group in groups.items()}
+
+    def _summarise(self, cases: Sequence[Case[AnyPair, AnyOutcome]]) -> TableRow:
+        return {
+            **self.summarise([outcome for _, _, outcome in cases]),
+            **_summarise_costs([prediction for _, prediction, _ in cases]),
+        }
 
 
 def _read_views(arguments: argparse.Namespace) -> ViewSettings:
@@ -319,11 +321,8 @@ def _read_views(arguments: argparse.Namespace) -> ViewSettings:
     )
 
 
-# What the benchmarks share --------------------------------------------------------------------------------------------
-
-
-def common_outcome(pair: Pair, prediction: Prediction) -> dict[str, Any]:
-    """The fields of :class:`Outcome`."""
+def _describe_pair(pair: Pair, prediction: Prediction) -> TableRow:
+    """What every benchmark knows of a pair."""
     return {
         "name": pair.name,
         "sequence": pair.sequence,
@@ -337,6 +336,22 @@ def common_outcome(pair: Pair, prediction: Prediction) -> dict[str, Any]:
     }
 
 
+def _summarise_costs(predictions: Sequence[Prediction]) -> TableRow:
+    """Means over pairs; times in seconds."""
+    extractions = sum(prediction.extractions for prediction in predictions)
+    return {
+        "num_pairs": len(predictions),
+        "num_matches": fmean(len(prediction.matches) for prediction in predictions),
+        "num_keypoints": fmean(count for prediction in predictions for count in prediction.num_keypoints),
+        "extractions_per_pair": extractions / len(predictions),
+        "seconds_per_image": sum(prediction.extraction_seconds for prediction in predictions) / extractions,
+        "seconds_per_pair": fmean(prediction.matching_seconds for prediction in predictions),
+    }
+
+
+# What the benchmarks share --------------------------------------------------------------------------------------------
+
+
 def check_threshold(threshold: float) -> None:
     """Refuse, before the matching, what an estimator would refuse after it."""
     if not 0 < threshold < math.inf:
@@ -347,19 +362,6 @@ def check_seed(seed: int) -> None:
     """Refuse a seed that OpenCV does not take."""
     if not 0 <= seed < 2**31:
         raise ValueError(f"seed must be 0 to 2^31 - 1, got {seed}")
-
-
-def summarise_costs(outcomes: Sequence[Outcome]) -> TableRow:
-    """Means over pairs; times in seconds."""
-    extractions = sum(outcome.extractions for outcome in outcomes)
-    return {
-        "num_pairs": len(outcomes),
-        "num_matches": fmean(outcome.num_matches for outcome in outcomes),
-        "num_keypoints": fmean(count for outcome in outcomes for count in outcome.num_keypoints),
-        "extractions_per_pair": extractions / len(outcomes),
-        "seconds_per_image": sum(outcome.extraction_seconds for outcome in outcomes) / extractions,
-        "seconds_per_pair": fmean(outcome.matching_seconds for outcome in outcomes),
-    }
 
 
 def plot_errors(

@@ -24,13 +24,10 @@ from steerers._arguments import positive
 from steerers.benchmarks import metrics
 from steerers.benchmarks.benchmark import (
     COSTS,
-    Outcome,
     PairBenchmark,
     Result,
     check_seed,
     check_threshold,
-    common_outcome,
-    summarise_costs,
 )
 from steerers.benchmarks.pairs import Pair
 from steerers.benchmarks.predict import Prediction
@@ -88,8 +85,8 @@ class CollectionOptions:
     selection: Selection = field(default_factory=Selection)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CollectionOutcome(Outcome):
+@dataclass(frozen=True)
+class CollectionOutcome:
     """One pair of one run. Angles are degrees counter-clockwise from image 0 to image 1."""
 
     image0: str
@@ -110,7 +107,6 @@ def measure_pair(pair: Pair, prediction: Prediction, options: CollectionOptions)
     angle = tilt if matches.angle is None else matches.angle
     number_inliers = int(inliers.sum())
     return CollectionOutcome(
-        **common_outcome(pair, prediction),
         image0=pair.image0.name,
         image1=pair.image1.name,
         num_inliers=number_inliers,
@@ -186,7 +182,6 @@ def summarise(found: Sequence[CollectionOutcome]) -> TableRow:
         "triplets": _summarise_triplets(angles),
         "homography_triplets": _summarise_triplets(tilts),
         "sectors": count_sectors(list(angles.values())),
-        **summarise_costs(found),
     }
 
 

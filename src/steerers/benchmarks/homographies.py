@@ -24,14 +24,11 @@ from steerers._arguments import names
 from steerers.benchmarks import metrics
 from steerers.benchmarks.benchmark import (
     COSTS,
-    Outcome,
     PairBenchmark,
     Result,
     check_seed,
     check_threshold,
-    common_outcome,
     plot_errors,
-    summarise_costs,
 )
 from steerers.benchmarks.pairs import Pair, choose
 from steerers.benchmarks.predict import Prediction, View
@@ -218,8 +215,8 @@ class HomographyEstimator:
         return {"estimator": {"name": "OpenCV USAC_MAGSAC", **asdict(self)}}
 
 
-@dataclass(frozen=True, kw_only=True)
-class HomographyOutcome(Outcome):
+@dataclass(frozen=True)
+class HomographyOutcome:
     """One pair of one run, measured. ``corner_error`` is infinite where no homography was found."""
 
     num_inliers: int
@@ -260,7 +257,6 @@ def measure_pair(pair: HomographyPair, prediction: Prediction, estimator: Homogr
     tilt = metrics.rotation_at_centre(truth, prediction.size0)
     rotation = None if tilt is None else tilt + pair.rotation1 - pair.rotation0
     return HomographyOutcome(
-        **common_outcome(pair, prediction),
         num_inliers=num_inliers,
         precision=metrics.precision(errors, CORRECT_PIXELS),
         corner_error=metrics.corner_error(H, truth, prediction.size0),
@@ -282,7 +278,6 @@ def summarise(found: Sequence[HomographyOutcome]) -> TableRow:
         "num_angles": len(angle_errors),
         "angle_error_median": median(angle_errors) if angle_errors else None,
         "angle_error_mean": fmean(angle_errors) if angle_errors else None,
-        **summarise_costs(found),
     }
 
 

@@ -124,7 +124,7 @@ COST_COLUMNS = (
     number("images/pair", "extractions_per_pair", form="{:g}"),
     number("s/pair", "seconds_per_pair", form="{:.3g}"),
 )
-"""What :func:`steerers.benchmarks.benchmark.summarise_costs` gives: the last columns of most tables."""
+"""What every benchmark on pairs gives: the last columns of most tables."""
 
 
 # Reports --------------------------------------------------------------------------------------------------------------

@@ -33,12 +33,9 @@ from steerers._arguments import names, positive
 from steerers.benchmarks import metrics
 from steerers.benchmarks.benchmark import (
     COSTS,
-    Outcome,
     PairBenchmark,
     Result,
     by_sequence,
-    common_outcome,
-    summarise_costs,
 )
 from steerers.benchmarks.homographies import HomographyPair, read_homography, true_homography
 from steerers.benchmarks.pairs import choose
@@ -231,18 +228,14 @@ def _describe_made(names: Sequence[str], sources: Sequence[Path], max_size: int 
 # Measuring ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class RotoOutcome(Outcome):
+@dataclass(frozen=True)
+class RotoOutcome:
     """One pair of one run, measured."""
 
     angle: int
     precision: dict[str, float]  # by the distance in pixels
     angle_error: float | None
-
-    @property
-    def failed(self) -> bool:
-        """Whether there is no match at all."""
-        return not self.num_matches
+    failed: bool  # without any match
 
 
 @dataclass(frozen=True)
@@ -270,10 +263,10 @@ def measure_pair(pair: RotoPair, prediction: Prediction, options: RotoOptions) -
     errors = metrics.reprojection_errors(points0, points1, pair.homography)
     true_angle = metrics.rotation_at_centre(true_homography(pair, prediction), prediction.size0)
     return RotoOutcome(
-        **common_outcome(pair, prediction),
         angle=pair.angle,
         precision={f"{pixels:g}": metrics.precision(errors, pixels) for pixels in PIXELS},
         angle_error=metrics.angle_error(matches.angle, true_angle),
+        failed=not len(matches),
     )
 
 
@@ -284,7 +277,6 @@ def summarise(found: Sequence[RotoOutcome]) -> TableRow:
         "num_failed": sum(outcome.failed for outcome in found),
         "precision": {key: fmean(outcome.precision[key] for outcome in found) for key in found[0].precision},
         "angle_error_median": median(angle_errors) if angle_errors else None,
-        **summarise_costs(found),
     }
 
 
@@ -377,6 +369,6 @@ ROTO_360 = PairBenchmark(
     describe=_describe,
     settings=lambda options: {"data": options.title, "correct_pixels": list(PIXELS)},
     title=lambda options: options.title,
-    groups={"by_angle": lambda outcome: str(outcome.angle), "by_sequence": by_sequence},
+    groups={"by_angle": lambda pair: str(pair.angle), "by_sequence": by_sequence},
     plots=_plots,
 )

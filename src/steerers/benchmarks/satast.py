@@ -23,13 +23,10 @@ from numpy.typing import NDArray
 from steerers.benchmarks import metrics
 from steerers.benchmarks.benchmark import (
     COSTS,
-    Outcome,
     PairBenchmark,
     Result,
     check_threshold,
-    common_outcome,
     plot_errors,
-    summarise_costs,
 )
 from steerers.benchmarks.pairs import Pair
 from steerers.benchmarks.predict import Prediction
@@ -148,8 +145,8 @@ class NormalisedEstimator:
         return np.asarray(H, np.float64), int(np.count_nonzero(inliers))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SatAstOutcome(Outcome):
+@dataclass(frozen=True)
+class SatAstOutcome:
     """One pair of one run, measured. ``errors`` are those of the marked points, infinite without homography."""
 
     num_inliers: int
@@ -168,9 +165,7 @@ def measure_pair(pair: AnnotatedPair, prediction: Prediction, estimator: Normali
         moved = metrics.apply(H, _normalise(pair.points0, prediction.stored0))
         found = to_pixels(torch.from_numpy(moved), prediction.stored1).numpy()
         errors = np.linalg.norm(found - pair.points1, axis=1)
-    return SatAstOutcome(
-        **common_outcome(pair, prediction), num_inliers=num_inliers, failed=H is None, errors=errors.tolist()
-    )
+    return SatAstOutcome(num_inliers=num_inliers, failed=H is None, errors=errors.tolist())
 
 
 def _normalise(points: NDArray[Any], size: Size) -> Points:
@@ -187,7 +182,6 @@ def summarise(found: Sequence[SatAstOutcome]) -> TableRow:
         "auc": metrics.areas(errors, AUC_PIXELS),
         "error_median": median(errors),
         "num_inliers": fmean(outcome.num_inliers for outcome in found),
-        **summarise_costs(found),
     }
 
 

@@ -23,13 +23,10 @@ from steerers._arguments import names, positive
 from steerers.benchmarks import cameras, metrics
 from steerers.benchmarks.benchmark import (
     COSTS,
-    Outcome,
     PairBenchmark,
     Result,
     check_threshold,
-    common_outcome,
     plot_errors,
-    summarise_costs,
 )
 from steerers.benchmarks.cameras import PosePair
 from steerers.benchmarks.pairs import ROTATIONS, Rotation
@@ -170,8 +167,8 @@ def estimate_opencv(
 # Measuring ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class PoseOutcome(Outcome):
+@dataclass(frozen=True)
+class PoseOutcome:
     """One pair of one run, measured as often as the estimator runs; an error is infinite where no pose was found."""
 
     pose_errors: list[float]  # degrees
@@ -183,7 +180,6 @@ def measure_pair(pair: PosePair, prediction: Prediction, estimator: PoseEstimato
     """Estimate the pose of a pair from its matches and compare with the truth."""
     poses = [estimator.estimate(pair, prediction, estimator.seed + run) for run in range(estimator.runs)]
     return PoseOutcome(
-        **common_outcome(pair, prediction),
         pose_errors=[
             math.inf if pose.R is None or pose.t is None else metrics.pose_error(pose.R, pose.t, pair.R, pair.t)
             for pose in poses
@@ -203,7 +199,6 @@ def summarise(found: Sequence[PoseOutcome]) -> TableRow:
         "auc": {key: fmean(area) for key, area in zip(keys, zip(*areas, strict=True), strict=True)},
         "auc_deviation": {key: pstdev(area) for key, area in zip(keys, zip(*areas, strict=True), strict=True)},
         "num_inliers": fmean(outcome.num_inliers for outcome in found),
-        **summarise_costs(found),
     }
 
 
