@@ -38,6 +38,7 @@ from steerers.benchmarks.metrics import PrecisionRecall, precision_recall
 from steerers.benchmarks.pairs import Pair
 from steerers.benchmarks.predict import Prediction
 from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Draw, TableRow, failed_fraction, number, percent
+from steerers.viz import plots
 
 GROUPS = {"north-up": "North Up", "all-others": "All Others", "all": "All"}
 """What the average precision is given for: keys of rows, and the paper's names."""
@@ -233,8 +234,6 @@ def _plots(result: AimsResult) -> dict[str, Draw]:
 
 def _plot(result: AimsResult, group: str, path: Path) -> None:
     """Precision over recall in steps, so that the area under a line is its average precision."""
-    from steerers.viz.plots import curves
-
     found = {row.run.label: curves_of(row.outcomes)[group] for row in result.evaluations[0].rows}
     series = {
         f"{label}, {100 * curve.average_precision:.1f}": (
@@ -244,7 +243,7 @@ def _plot(result: AimsResult, group: str, path: Path) -> None:
         for label, curve in found.items()
         if curve is not None
     }
-    curves(
+    plots.curves(
         path,
         series,
         xlabel="recall, per cent",

@@ -27,6 +27,7 @@ from steerers.benchmarks.predict import Observer, Prediction, Predictions, ViewS
 from steerers.benchmarks.report import Column, Draw, Report, Table, TableRow, environment, paper_rows
 from steerers.benchmarks.runs import MAX_SIZE, Run, describe_matching, load_runs
 from steerers.benchmarks.store import predict_or_load
+from steerers.viz import plots
 from steerers.viz.progress import progress
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Benchmark(ABC):
             max_size=getattr(arguments, "max_size", None),
             device=device,
             weights=arguments.weights or (),
+            precision=getattr(arguments, "precision", "float32"),
         )
 
 
@@ -233,11 +235,15 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, Options]):
         """
         rotated = rotate_pairs(pairs, rotation)
         predictions = predict_or_load(runs, rotated, views, self.observe, cache=cache, made=made)
-        measure = partial(self._measure_all, rotated, options or self.options)
-        rows = [RunOutcomes(run, found, measure(found)) for run, found in zip(runs, predictions, strict=True)]
+        rows = [
+            RunOutcomes(run, found, self._measure_all(run.label, rotated, found, options or self.options))
+            for run, found in zip(runs, predictions, strict=True)
+        ]
         return Evaluation(rotation, rotated, rows)
 
-    def _measure_all(self, pairs: Sequence[AnyPair], options: Options, predictions: Predictions) -> list[AnyOutcome]:
+    def _measure_all(
+        self, label: str, pairs: Sequence[AnyPair], predictions: Predictions, options: Options
+    ) -> list[AnyOutcome]:
         """Every pair of a run; the estimators work beside Python, so several at once."""
 
         def measure(pair: AnyPair, prediction: Prediction) -> AnyOutcome:
@@ -245,7 +251,7 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, Options]):
 
         with ThreadPoolExecutor() as pool:
             found = pool.map(measure, pairs, predictions.pairs)
-            return list(progress(found, f"estimating {predictions.label}", total=len(pairs)))
+            return list(progress(found, f"estimating {label}", total=len(pairs)))
 
     def make_report(
         self,
@@ -379,9 +385,7 @@ def plot_errors(
     """
 
     def draw(evaluation: Evaluation[AnyPair, AnyOutcome], path: Path) -> None:
-        from steerers.viz.plots import curves
-
-        curves(
+        plots.curves(
             path,
             {row.run.label: _recall([e for o in row.outcomes for e in errors(o)], limit) for row in evaluation.rows},
             xlabel=xlabel,

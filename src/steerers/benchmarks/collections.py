@@ -45,6 +45,7 @@ from steerers.benchmarks.report import (
 from steerers.benchmarks.selection import Selection, list_pairs
 from steerers.features import Matches
 from steerers.geometry import estimate_homography, wrap_degrees
+from steerers.viz import plots
 
 Geometry = Literal["homography", "fundamental"]
 GEOMETRIES: dict[Geometry, str] = {
@@ -243,11 +244,9 @@ def _sector_tables(main: Table) -> list[Table]:
 
 
 def _plot(result: CollectionResult, path: Path) -> None:
-    from steerers.viz.plots import angle_histogram
-
     rows = result.evaluations[0].rows
     series = {row.run.label: [o.angle for o in row.outcomes if o.verified] for row in rows}
-    angle_histogram(path, series, ylabel="pairs", title="angles of verified pairs")
+    plots.angle_histogram(path, series, ylabel="pairs", title="angles of verified pairs")
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

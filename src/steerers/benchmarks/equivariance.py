@@ -27,12 +27,14 @@ from steerers._arguments import names, positive
 from steerers.benchmarks.benchmark import Benchmark
 from steerers.benchmarks.report import Column, Report, Table, TableRow, environment, number, percent, text
 from steerers.benchmarks.runs import Run, hash_files
+from steerers.datasets.photos import find_images
 from steerers.geometry import quarter_turns
 from steerers.images.load import load_image
 from steerers.matching.similarity import normalised
 from steerers.models.zoo import Model
 from steerers.steering.equivariance import describe_rotated
 from steerers.steering.steerer import Steerer
+from steerers.viz import plots
 from steerers.viz.progress import progress
 
 ANGLES = tuple(float(degrees) for degrees in range(0, 360, 10))
@@ -348,8 +350,6 @@ def _describe(num_photos: int, settings: EquivarianceSettings) -> str:
 
 def _plot(rows: Sequence[TableRow], degrees: Sequence[float], name: str, ylabel: str, path: Path) -> None:
     """A curve a row; rows whose curves are the same, as of one network with several steerers, share one."""
-    from steerers.viz.plots import curves
-
     labels: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         labels.setdefault((row.get("descriptions", ""), *map(str, row["curves"][name])), []).append(row["label"])
@@ -358,7 +358,7 @@ def _plot(rows: Sequence[TableRow], degrees: Sequence[float], name: str, ylabel:
         for (kind, *curve), same in labels.items()
     }
     ticks = range(0, 361, 45)
-    curves(path, series, xlabel="rotation in degrees, counter-clockwise", ylabel=ylabel, xticks=ticks)
+    plots.curves(path, series, xlabel="rotation in degrees, counter-clockwise", ylabel=ylabel, xticks=ticks)
 
 
 # The benchmark --------------------------------------------------------------------------------------------------------
@@ -379,8 +379,6 @@ class _Equivariance(Benchmark):
 
 def _list_photos(folder: Path, wanted: int | None) -> list[Path]:
     """The photographs of a folder, or as many as are wanted, spread over it."""
-    from steerers.datasets.photos import find_images
-
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; give --data a folder of photographs, any will do")
     photos = find_images(folder)

@@ -33,6 +33,7 @@ from steerers.benchmarks.benchmark import (
 from steerers.benchmarks.pairs import Pair, choose
 from steerers.benchmarks.predict import Prediction, View
 from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Draw, TableRow, failed_fraction, number, percent
+from steerers.datasets.photos import ENDINGS
 from steerers.features import Matches
 from steerers.geometry import scaling
 from steerers.images.load import Size
@@ -155,8 +156,6 @@ def _list_sequence(layout: Layout, folder: Path) -> list[HomographyPair]:
 
 
 def _find_image(folder: Path, stem: str) -> Path | None:
-    from steerers.datasets.photos import ENDINGS
-
     return _find(folder, stem, sorted(ENDINGS))
 
 

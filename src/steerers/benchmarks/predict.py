@@ -279,10 +279,8 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """All predictions of a run, in the order of the pairs, with what they depend on and where they were made."""
+    """All predictions of a run, in the order of the pairs, and where they were made."""
 
-    label: str
-    config: dict[str, Any]
     made: dict[str, Any]
     pairs: list[Prediction]
 

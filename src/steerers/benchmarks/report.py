@@ -32,6 +32,7 @@ import torch
 import steerers
 from steerers import __version__
 from steerers._devices import device_name
+from steerers._files import atomic_write
 
 TableRow = dict[str, Any]
 """Of a table: what JSON can hold, with a ``label``."""
@@ -217,8 +218,6 @@ class Report:
         if self.plots and importlib.util.find_spec("matplotlib") is None:
             sys.stderr.write('the report has no plots, for want of matplotlib: pip install "steerers[plots]"\n')
             return []
-        from steerers._files import atomic_write
-
         for name, draw in self.plots.items():
             with atomic_write(folder / name) as temporary:
                 draw(temporary)
@@ -251,8 +250,6 @@ def dump(value: Any) -> str:
 
 def write_text(path: Path, content: str) -> None:
     """Write a file whole or not at all."""
-    from steerers._files import atomic_write
-
     with atomic_write(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
 

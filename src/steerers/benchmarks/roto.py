@@ -50,8 +50,10 @@ from steerers.benchmarks.report import (
     number,
     percent,
 )
+from steerers.datasets.photos import ENDINGS, find_images
 from steerers.geometry import rotation, scaling, transform_points, warp_image
 from steerers.images.load import Size, load_image, to_uint8
+from steerers.viz import plots
 from steerers.viz.progress import progress
 
 ORIGINAL, LIKE = "Roto-360", "Roto-360-like"
@@ -128,8 +130,6 @@ def _list_scene(folder: Path) -> list[RotoPair]:
 
 def _rotated_images(folder: Path) -> dict[int, Path]:
     """The images of a scene by the angle in their names."""
-    from steerers.datasets.photos import ENDINGS
-
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
         name = _ROTATED.fullmatch(path.stem)
@@ -181,8 +181,6 @@ def make_data(photographs: Path, folder: Path, *, scenes: int = SCENES, max_size
 
 
 def _list_photographs(folder: Path, scenes: int) -> list[Path]:
-    from steerers.datasets.photos import find_images
-
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; give --make a folder of photographs")
     found = find_images(folder)
@@ -298,15 +296,13 @@ def _plots(result: Result[RotoPair, RotoOutcome, RotoOptions]) -> dict[str, Draw
 
 
 def _plot(result: Result[RotoPair, RotoOutcome, RotoOptions], path: Path) -> None:
-    from steerers.viz.plots import curves
-
     least = f"{PIXELS[0]:g}"
     series = {}
     for row in result.evaluations[0].rows:
         angles = sorted({outcome.angle for outcome in row.outcomes})
         precision = [fmean(100 * o.precision[least] for o in row.outcomes if o.angle == angle) for angle in angles]
         series[row.run.label] = angles, precision
-    curves(
+    plots.curves(
         path,
         series,
         xlabel="rotation that the file is named after, degrees",

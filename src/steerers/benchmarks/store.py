@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from steerers import __version__
+from steerers._files import atomic_write
 from steerers.benchmarks import predict
 from steerers.benchmarks.pairs import AnyPair, Pair, hash_pairs
 from steerers.benchmarks.predict import Observer, Prediction, Predictions, ViewSettings
@@ -116,7 +117,7 @@ class _Kept:
         latest_first = [self._made_at[at] for at in sorted(self._made_at, reverse=True)]
         made, *before = {json.dumps(made): made for made in latest_first}.values()
         pairs = [self.found[index] for index in range(self.count)]
-        return Predictions(self.run.label, self.config, {**made, "continued_from": before} if before else made, pairs)
+        return Predictions({**made, "continued_from": before} if before else made, pairs)
 
     def _read(self, index: int) -> None:
         """Take what is kept of a pair; a damaged file is removed, so that the pair is matched again."""
@@ -141,8 +142,6 @@ def _file(folder: Path, index: int) -> Path:
 
 def write(path: Path, prediction: Prediction, about: dict[str, Any]) -> None:
     """Write a prediction, with ``about`` as JSON, whole or not at all."""
-    from steerers._files import atomic_write
-
     matches = prediction.matches
     everything = {**about, "angle": matches.angle, **{name: getattr(prediction, name) for name in _OF_PREDICTION}}
     arrays = {name: getattr(matches, name).astype(dtype) for name, dtype in _OF_MATCHES.items()}

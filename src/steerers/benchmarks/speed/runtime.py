@@ -29,7 +29,7 @@ from steerers.benchmarks.report import (
     paper_rows,
     text,
 )
-from steerers.benchmarks.runs import describe_strategy, load_runs
+from steerers.benchmarks.runs import describe_strategy
 from steerers.benchmarks.speed.measure import peak_memory, timed
 from steerers.benchmarks.speed.subjects import (
     PLAIN,
@@ -46,6 +46,7 @@ from steerers.benchmarks.speed.subjects import (
 )
 from steerers.matching.assignment import Assignment
 from steerers.models import zoo
+from steerers.viz import plots
 from steerers.viz.progress import progress
 
 # Timing ---------------------------------------------------------------------------------------------------------------
@@ -201,12 +202,10 @@ def _describe(settings: RuntimeSettings, weights: str, precision: str) -> str:
 
 def _plot(model: str, rows: Sequence[TableRow], path: Path) -> None:
     """The strategies of one model, below each other."""
-    from steerers.viz.plots import bars
-
     shown = [row for row in rows if row["model"] == model]
     labels = [row["label"].removeprefix(f"{model}:") for row in shown]
     parts = {part: [1e3 * row["seconds"][part]["median"] for row in shown] for part in ("description", "matching")}
-    bars(path, labels, parts, xlabel="milliseconds a pair, median", title=model)
+    plots.bars(path, labels, parts, xlabel="milliseconds a pair, median", title=model)
 
 
 # The benchmark --------------------------------------------------------------------------------------------------------
@@ -237,15 +236,7 @@ def _load(arguments: argparse.Namespace, device: torch.device) -> list[zoo.Model
         if arguments.weights:
             raise ValueError("--weights and --random-weights exclude each other")
         return [zoo.configure(build_untrained(name, arguments.seed), arguments.precision) for name in arguments.models]
-    runs = load_runs(
-        arguments.models,
-        num_keypoints=arguments.num_keypoints,
-        max_size=arguments.size,
-        device=device,
-        weights=arguments.weights or (),
-        precision=arguments.precision,
-    )
-    return [found.pipeline.model for found in runs]
+    return [run.pipeline.model for run in RUNTIME.load_runs(arguments, device)]
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
