@@ -26,7 +26,7 @@ from torch import Tensor
 from steerers._arguments import names, positive
 from steerers.benchmarks.benchmark import Benchmark
 from steerers.benchmarks.report import Column, Report, Table, TableRow, environment, number, percent, text
-from steerers.benchmarks.runs import Run, hash_files
+from steerers.benchmarks.runs import Run, describe_steerer, hash_files
 from steerers.datasets.photos import find_images
 from steerers.geometry import quarter_turns
 from steerers.images.load import load_image
@@ -225,29 +225,24 @@ def evaluate(
             tally.add(found[key])
     for tally in tallies:
         tally.finish()
-    steering = [_steering_row(tally, kind) for tally in tallies for kind in tally.agreements]
-    return steering, [_kept_row(tally) for tally in tallies]
-
-
-def _steering_row(tally: _Tally, kind: str) -> TableRow:
-    return {
-        **_identify(tally),
-        "descriptions": kind,
-        **_curves(DescriptionAgreement, tally.agreements[kind], tally.settings),
-    }
-
-
-def _kept_row(tally: _Tally) -> TableRow:
-    return {**_identify(tally), "num_pairs": len(tally.kept), **_curves(CosineChange, tally.kept, tally.settings)}
+    steering = [
+        {**_identify(tally), "descriptions": kind, **_curves(DescriptionAgreement, found, settings)}
+        for tally in tallies
+        for kind, found in tally.agreements.items()
+    ]
+    kept = [
+        {**_identify(tally), "num_pairs": len(tally.kept), **_curves(CosineChange, tally.kept, settings)}
+        for tally in tallies
+    ]
+    return steering, kept
 
 
 def _identify(tally: _Tally) -> dict[str, Any]:
     steerer = tally.run.pipeline.model.steerer
-    kind = None if steerer is None else f"{steerer.group}, {'learned' if steerer.representation is None else 'fixed'}"
     return {
         "label": tally.run.label,
         "model": tally.run.pipeline.model.name,
-        "steerer": kind,
+        "steerer": None if steerer is None else describe_steerer(steerer),
         "num_photos": len(tally.num_keypoints),
         "num_skipped": tally.num_skipped,
         "num_keypoints": float(np.mean(tally.num_keypoints)) if tally.num_keypoints else 0.0,

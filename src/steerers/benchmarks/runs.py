@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from steerers.matching.strategies import Order, Strategy
+from steerers.steering.steerer import Steerer
 
 if TYPE_CHECKING:
     from steerers.pipeline import Pipeline
@@ -184,6 +185,11 @@ def describe_strategy(strategy: Strategy) -> dict[str, Any]:
 def describe_matching(pipeline: Pipeline) -> dict[str, Any]:
     """Name and options of how a pipeline matches, see :func:`describe_strategy`."""
     return describe_strategy(pipeline.strategy)
+
+
+def describe_steerer(steerer: Steerer) -> str:
+    """Its group, and whether its representation is known."""
+    return f"{steerer.group}, {'learned' if steerer.representation is None else 'fixed'}"
 
 
 def _is_module(value: object) -> bool:

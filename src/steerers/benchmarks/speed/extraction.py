@@ -102,10 +102,9 @@ def bench_description(
 
 def _costs(form: _Form, image: Tensor, keypoints: Keypoints, settings: ExtractionSettings) -> dict[str, Cost]:
     """What each step takes; the memory of a form with recordings is that of the same form without."""
-    costs = {
-        step: measure(call, image.device, settings.repeats)
-        for step, call in _steps(form, image, keypoints, settings.num_keypoints)
-    }
+    steps = _steps(form, image, keypoints, settings.num_keypoints)
+    names = ("detect", "describe") if isinstance(form.extractor, Combined) else ("extract",)
+    costs = {name: measure(steps[name], image.device, settings.repeats) for name in names}
     if form.unrecorded is None:
         return costs
     without = _costs(_Form(form.name, form.unrecorded), image, keypoints, replace(settings, repeats=1))
@@ -145,30 +144,26 @@ def _fast_form(name: str, extractor: Extractor, dtype: torch.dtype, device: torc
     return _Form(name, for_inference(extractor, dtype), unrecorded=unrecorded)
 
 
-def _steps(form: _Form, image: Tensor, keypoints: Keypoints, count: int) -> list[tuple[str, Callable[[], Any]]]:
+def _steps(form: _Form, image: Tensor, keypoints: Keypoints, count: int) -> dict[str, Callable[[], Any]]:
+    """What an extractor can be asked for, under the autocast of a form."""
     extractor = form.extractor
-
-    def under_autocast(call: Callable[[], Any]) -> Callable[[], Any]:
-        @torch.no_grad()
-        def run() -> Any:
-            with nullcontext() if form.autocast is None else torch.autocast(image.device.type, dtype=form.autocast):
-                return call()
-
-        return run
-
-    if not isinstance(extractor, Combined):
-        return [("extract", under_autocast(lambda: extractor.extract(image, num_keypoints=count)))]
-    return [
-        ("detect", under_autocast(lambda: extractor.detect(image, num_keypoints=count))),
-        ("describe", under_autocast(lambda: extractor.describe(image, keypoints))),
-    ]
+    calls: dict[str, Callable[[], Any]] = {
+        "detect": lambda: extractor.detect(image, num_keypoints=count),
+        "describe": lambda: extractor.describe(image, keypoints),
+        "extract": lambda: extractor.extract(image, num_keypoints=count),
+    }
+    return {step: partial(_under_autocast, form.autocast, image.device, call) for step, call in calls.items()}
 
 
 @torch.no_grad()
+def _under_autocast(dtype: torch.dtype | None, device: torch.device, call: Callable[[], Any]) -> Any:
+    with nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype):
+        return call()
+
+
 def _find(form: _Form, image: Tensor, keypoints: Keypoints, count: int) -> _Found:
-    with nullcontext() if form.autocast is None else torch.autocast(image.device.type, dtype=form.autocast):
-        found = form.extractor.detect(image, num_keypoints=count)
-        return _Found(found, form.extractor.describe(image, keypoints).float())
+    steps = _steps(form, image, keypoints, count)
+    return _Found(steps["detect"](), steps["describe"]().float())
 
 
 def _agreement(step: str, found: _Found, expected: _Found) -> tuple[float | None, float | None, float | None]:

@@ -216,7 +216,7 @@ class _Runtime(Benchmark):
         settings = RuntimeSettings(
             arguments.size, arguments.num_keypoints, arguments.repeats, arguments.warm_up, arguments.seed
         )
-        models = _load(arguments, device)
+        models = self._load_models(arguments, device)
         subjects = [list_subjects(model, arguments.strategies) for model in models]
         return make_report(
             [row for group in subjects for row in measure_model(group, settings, device)],
@@ -227,16 +227,17 @@ class _Runtime(Benchmark):
             with_paper=not arguments.no_paper,
         )
 
-
-def _load(arguments: argparse.Namespace, device: torch.device) -> list[zoo.Model]:
-    for name in arguments.models:
-        if set(name) & set("@:?"):
-            raise ValueError(f"cannot time {name!r}: give models by name, detection is not timed; see --strategies")
-    if arguments.random_weights:
-        if arguments.weights:
-            raise ValueError("--weights and --random-weights exclude each other")
-        return [zoo.configure(build_untrained(name, arguments.seed), arguments.precision) for name in arguments.models]
-    return [run.pipeline.model for run in RUNTIME.load_runs(arguments, device)]
+    def _load_models(self, arguments: argparse.Namespace, device: torch.device) -> list[zoo.Model]:
+        for name in arguments.models:
+            if set(name) & set("@:?"):
+                raise ValueError(f"cannot time {name!r}: give models by name, detection is not timed; see --strategies")
+        if arguments.random_weights:
+            if arguments.weights:
+                raise ValueError("--weights and --random-weights exclude each other")
+            return [
+                zoo.configure(build_untrained(name, arguments.seed), arguments.precision) for name in arguments.models
+            ]
+        return [run.pipeline.model for run in self.load_runs(arguments, device)]
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from steerers.benchmarks.runs import describe_steerer
 from steerers.features import Keypoints
 from steerers.matching.assignment import Assignment
 from steerers.matching.strategies import STRATEGIES, Order, Strategy, Tta, make_strategy, unknown_strategy
@@ -121,7 +122,7 @@ def _choose_steerer(model: Model, strategy: str) -> tuple[Steerer | None, str | 
         except ValueError:
             pass
         else:
-            return own, f"{own.group}, {'learned' if own.representation is None else 'fixed'}"
+            return own, describe_steerer(own)
     kind, steerer = steerer_for(strategy, model.extractor.dim)
     return steerer, f"{kind}, standing in"
 
