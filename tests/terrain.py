@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.benchmarks.protocol import Prediction
+from steerers.benchmarks.predict import Prediction
 from steerers.features import Matches
 from steerers.geometry import rotation, warp_image
 from steerers.images.load import to_uint8

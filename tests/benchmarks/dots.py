@@ -8,7 +8,10 @@ dots' centres in whatever it is given, rotated or shrunk, so that frames are che
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -17,6 +20,10 @@ from torch import Tensor
 
 from helpers import EXAMPLES
 from steerers import Pipeline, Steerer
+from steerers.benchmarks.benchmark import Evaluation, PairBenchmark
+from steerers.benchmarks.pairs import AnyPair, Pair
+from steerers.benchmarks.predict import Observer, Prediction, ViewSettings, predict_each
+from steerers.benchmarks.report import TableRow
 from steerers.benchmarks.runs import Run
 from steerers.features import Keypoints
 from steerers.matching import make_strategy
@@ -26,6 +33,8 @@ from steerers.models.zoo import Model
 PHOTOGRAPH = EXAMPLES / "camera.jpg"
 SIZE = (160, 120)
 DOTS = 12
+IMAGES = 6
+TIMES = ("extraction_seconds", "matching_seconds")
 WRONG = (7, 10, 4, 9, 0, 11, 2, 3, 1, 6, 8, 5)  # a permutation that keeps nothing in its place
 
 
@@ -102,3 +111,36 @@ def make_run(
     model = Model(label, stub or Stub(), steerer)
     steered = None if strategy in ("dual-softmax", "tta") else steerer
     return Run(label, Pipeline(model, make_strategy(strategy, steered, **options), num_keypoints=num_keypoints))  # type: ignore[arg-type]
+
+
+def predict_all(
+    runs: Sequence[Run],
+    pairs: Sequence[AnyPair],
+    settings: ViewSettings | None = None,
+    observe: Observer[AnyPair] | None = None,
+) -> list[list[Prediction]]:
+    """The predictions of every run for every pair: a list a run."""
+    found = dict(predict_each(runs, pairs, settings, observe))
+    return [[found[index][run] for index in range(len(pairs))] for run in range(len(runs))]
+
+
+def table_rows(benchmark: PairBenchmark[Any, Any, Any], evaluation: Evaluation[Any, Any]) -> list[TableRow]:
+    """What a benchmark's table says of every run."""
+    return benchmark.make_report([evaluation], {}).tables[0].rows
+
+
+def draw_collection(folder: Path) -> list[Pair]:
+    """Each two of some images."""
+    paths = [folder / f"{k}.png" for k in range(IMAGES)]
+    for k, path in enumerate(paths):
+        draw(dots() + np.array([k, -k]), path, marked=k > 0)
+    return [Pair(f"{a.stem} {b.stem}", "", a, b) for a, b in combinations(paths, 2)]
+
+
+def assert_same(first: Prediction, second: Prediction) -> None:
+    """All but the times."""
+    for field in Prediction.__dataclass_fields__:
+        if field not in ("matches", *TIMES):
+            np.testing.assert_equal(getattr(first, field), getattr(second, field), field)
+    for field in ("keypoints0", "keypoints1", "scores", "indices", "angle", "model", "strategy"):
+        np.testing.assert_array_equal(getattr(first.matches, field), getattr(second.matches, field))

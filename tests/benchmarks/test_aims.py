@@ -10,11 +10,13 @@ import cv2
 import numpy as np
 import pytest
 
+from benchmarks.dots import table_rows
 from steerers.benchmarks import aims
-from steerers.benchmarks.aims import AimsOutcome, measure_pair, paper_estimator
-from steerers.benchmarks.manifest import AimsPair, read_manifest
+from steerers.benchmarks.aims import AIMS, AimsOutcome, AimsPair, measure_pair, paper_estimator, read_manifest
+from steerers.benchmarks.benchmark import Evaluation
 from steerers.benchmarks.metrics import PrecisionRecall, apply
-from steerers.benchmarks.outcomes import Evaluation
+from steerers.benchmarks.pairs import hash_pairs
+from steerers.benchmarks.predict import ViewSettings
 from steerers.benchmarks.runs import Run, load_runs
 from steerers.models.base import Extractor
 from terrain import make_prediction, make_terrain, save, view_of
@@ -88,7 +90,7 @@ def test_a_row_by_hand() -> None:
     assert row["ap"]["north-up"] == 1.0
     assert row["ap"]["all-others"] == pytest.approx(1 / 2 * 1 / 3 + 1 / 2 * 2 / 4)
     assert row["ap"]["all"] == pytest.approx(1 / 3 * 1 + 1 / 3 * 2 / 4 + 1 / 3 * 3 / 6)
-    assert (row["num_failed"], row["num_pairs"], row["num_positive"]) == (2, 6, 3)
+    assert (row["num_failed"], row["num_positive"]) == (2, 3)
     assert row["num_inliers_positive"] == pytest.approx(20)
     assert row["num_inliers_negative"] == pytest.approx(10)
 
@@ -122,8 +124,8 @@ def sift() -> Run:
 
 def test_a_good_matcher_scores_100(data: Path, sift: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = read_manifest(data / "manifest.csv")
-    evaluation = aims.evaluate([sift], pairs, short_side=160, cache=tmp_path)
-    row = aims.summarise(evaluation.rows[0].outcomes)
+    evaluation = AIMS.run([sift], pairs, views=ViewSettings(short_side=160), cache=tmp_path)
+    (row,) = table_rows(AIMS, evaluation)
     assert row["ap"] == {"north-up": 1.0, "all-others": 1.0, "all": 1.0}
     assert row["num_inliers_positive"] > 60
     assert row["num_inliers_negative"] < 12
@@ -133,10 +135,10 @@ def test_a_good_matcher_scores_100(data: Path, sift: Run, tmp_path: Path, monkey
         assert (prediction.size0, prediction.size1) == ((240, 160), (160, 160))
 
     monkeypatch.setattr(type(sift.pipeline.model.extractor), "extract", lambda *_, **__: pytest.fail("matched again"))
-    strict = aims.evaluate([sift], pairs, short_side=160, estimator=paper_estimator(0.3), cache=tmp_path)
-    assert aims.summarise(strict.rows[0].outcomes)["num_inliers_positive"] < row["num_inliers_positive"]
+    strict = AIMS.run([sift], pairs, views=ViewSettings(short_side=160), options=paper_estimator(0.3), cache=tmp_path)
+    assert table_rows(AIMS, strict)[0]["num_inliers_positive"] < row["num_inliers_positive"]
     with pytest.raises(pytest.fail.Exception):  # another size is another prediction
-        aims.evaluate([sift], pairs, short_side=159, cache=tmp_path)
+        AIMS.run([sift], pairs, views=ViewSettings(short_side=159), cache=tmp_path)
 
 
 class Blind(Extractor):
@@ -153,22 +155,22 @@ class Blind(Extractor):
         return image.new_zeros(0, self.dim)
 
 
-def test_a_blind_matcher_fails_everywhere_and_has_the_share_of_positives(data: Path, sift: Run) -> None:
+def test_a_blind_matcher_fails_everywhere_and_has_the_fraction_of_positives(data: Path, sift: Run) -> None:
     model = replace(sift.pipeline.model, extractor=Blind())
     run = Run("blind", replace(sift.pipeline, model=model))
-    evaluation = aims.evaluate([run], read_manifest(data / "manifest.csv"), short_side=160)
-    row = aims.summarise(evaluation.rows[0].outcomes)
+    evaluation = AIMS.run([run], read_manifest(data / "manifest.csv"), views=ViewSettings(short_side=160))
+    (row,) = table_rows(AIMS, evaluation)
     assert row["ap"] == pytest.approx({"north-up": 1 / 3, "all-others": 1 / 3, "all": 1 / 3})
     assert (row["num_failed"], row["num_pairs"]) == (9, 9)
 
 
 @pytest.fixture(scope="module")
 def evaluation(data: Path, sift: Run) -> Evaluation[AimsPair, AimsOutcome]:
-    return aims.evaluate([sift], read_manifest(data / "manifest.csv"), short_side=100)
+    return AIMS.run([sift], read_manifest(data / "manifest.csv"), views=ViewSettings(short_side=100))
 
 
 def test_the_report_shows_the_papers_rows_below(evaluation: Evaluation[AimsPair, AimsOutcome]) -> None:
-    report = aims.make_report(evaluation, 100, paper_estimator(), {"device": "CPU"})
+    report = AIMS.make_report([evaluation], {"device": "CPU"}, views=ViewSettings(short_side=100), paper=True)
     (table,) = report.tables
     ours, *papers = table.rows
     assert ours["label"] == "sift"
@@ -180,7 +182,7 @@ def test_the_report_shows_the_papers_rows_below(evaluation: Evaluation[AimsPair,
     assert "shortest side 100 px" in report.description
     assert "average precision of about 33.3 %" in report.description
     assert list(report.plots) == [f"precision-recall-{group}.png" for group in ("north-up", "all-others", "all")]
-    hidden = aims.make_report(evaluation, 100, paper_estimator(), {}, show_paper=False)
+    hidden = AIMS.make_report([evaluation], {})
     assert [row["label"] for row in hidden.tables[0].rows] == ["sift"]
 
 
@@ -198,7 +200,90 @@ def test_the_plotted_steps_have_the_area_of_the_precision(
 
     monkeypatch.setattr(plots, "curves", record)
     monkeypatch.setattr(aims, "curves_of", lambda _: dict.fromkeys(aims.GROUPS, curve))
-    aims.make_report(evaluation, 100, paper_estimator(), {}).plots["precision-recall-all.png"](tmp_path / "a.png")
+    AIMS.make_report([evaluation], {}).plots["precision-recall-all.png"](tmp_path / "a.png")
     ((label, (x, y)),) = drawn.items()
     assert label == "sift, 65.0"
     assert np.sum(np.diff(x) * y[1:]) / 1e4 == pytest.approx(curve.average_precision)
+
+
+# Manifests ------------------------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, *lines: str, header: str = HEADER, **options: str) -> Path:
+    for name in ("a.jpg", "b.jpg", "t1.jpg", "t2.jpg"):
+        (folder / "images").mkdir(exist_ok=True)
+        (folder / "images" / name).write_bytes(b"")
+    path = folder / "manifest.csv"
+    path.write_text("\n".join([header, *lines]) + "\n", **options)  # type: ignore[arg-type]
+    return path
+
+
+def test_pairs_of_a_photograph_stand_together(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "images/a.jpg,images/t1.jpg,1,north-up",
+        "images/b.jpg,images/t1.jpg,0,others",
+        "",
+        "images/a.jpg, images/t2.jpg ,0,north-up",
+    )
+    pairs = read_manifest(path)
+    assert [(p.image0.name, p.image1.name, p.positive, p.split) for p in pairs] == [
+        ("a.jpg", "t1.jpg", True, "north-up"),
+        ("a.jpg", "t2.jpg", False, "north-up"),
+        ("b.jpg", "t1.jpg", False, "others"),
+    ]
+    assert pairs[0].image0 == tmp_path / "images/a.jpg"
+    assert str(tmp_path) not in str([pair.key() for pair in pairs])
+
+
+def test_the_hash_knows_the_truth(tmp_path: Path) -> None:
+    lines = ("images/a.jpg,images/t1.jpg,1,others", "images/a.jpg,images/t2.jpg,0,others")
+    first = hash_pairs(read_manifest(write(tmp_path, *lines)))
+    assert first != hash_pairs(read_manifest(write(tmp_path, lines[0], lines[1].replace(",0,", ",1,"))))
+    assert first != hash_pairs(read_manifest(write(tmp_path, *(line.replace("others", "north-up") for line in lines))))
+    again = write(tmp_path, *lines, encoding="utf-8-sig")
+    assert first == hash_pairs(read_manifest(again))
+
+
+def test_columns_may_come_in_any_order_and_with_others(tmp_path: Path) -> None:
+    path = write(tmp_path, "x,1,others,images/t1.jpg,images/a.jpg", header="note,positive,split,candidate, query")
+    (pair,) = read_manifest(path)
+    assert (pair.image0.name, pair.image1.name, pair.positive) == ("a.jpg", "t1.jpg", True)
+
+
+GOOD = "images/a.jpg,images/t1.jpg,1,others"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("images/a.jpg,images/t2.jpg,yes,others", "line 3: positive must be 0 or 1, got 'yes'"),
+        ("images/a.jpg,images/t2.jpg,1,south-up", "line 3: split must be north-up or others, got 'south-up'"),
+        ("images/c.jpg,images/t2.jpg,1,others", "line 3: there is no query .*c.jpg"),
+        ("images/a.jpg,images/t3.jpg,1,others", "line 3: there is no candidate .*t3.jpg"),
+        ("images/a.jpg,,1,others", "line 3: candidate is empty"),
+        ("images/a.jpg,images/t2.jpg,1", "line 3: 3 fields, but the header has 4"),
+        ("images/a.jpg,images/t2.jpg,1,others,x", "line 3: 5 fields, but the header has 4"),
+        (GOOD, "line 3: the same query and candidate as in line 2"),
+        ("images/a.jpg,images/t2.jpg,1,north-up", "line 3: images/a.jpg is north-up here but others in line 2"),
+        ('images/a.jpg,"images/t2.jpg,1,others', "not a CSV file"),
+    ],
+)
+def test_errors_name_the_line(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_manifest(write(tmp_path, GOOD, line))
+
+
+def test_errors_of_the_whole(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"there is no manifest .*manifest.csv; get the Astronaut Image"):
+        read_manifest(tmp_path / "manifest.csv")
+    with pytest.raises(ValueError, match="line 1: the header lacks positive, split"):
+        read_manifest(write(tmp_path, header="query,candidate"))
+    with pytest.raises(ValueError, match="lists 1 pairs and no positive one"):
+        read_manifest(write(tmp_path, GOOD.replace(",1,", ",0,")))
+    with pytest.raises(ValueError, match="lists 0 pairs"):
+        read_manifest(write(tmp_path))
+    latin = write(tmp_path, GOOD)
+    latin.write_bytes(b"query,candidate,positive,split\n\xe9.jpg,t,1,others\n")
+    with pytest.raises(ValueError, match="not a CSV file in UTF-8"):
+        read_manifest(latin)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from steerers.benchmarks.cameras import MEGADEPTH_SCENES, list_megadepth, list_pairs
-from steerers.benchmarks.protocol import hash_pairs, rotate_pairs
+from steerers.benchmarks.pairs import hash_pairs, rotate_pairs
 
 K = np.array([[500.0, 0, 320], [0, 510, 240], [0, 0, 1]])
 

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steerers.benchmarks import collections
+from steerers.benchmarks.benchmark import Evaluation
 from steerers.benchmarks.collections import (
+    COLLECTIONS,
+    CollectionOptions,
     CollectionOutcome,
     Verification,
     count_sectors,
@@ -24,10 +26,10 @@ from steerers.benchmarks.collections import (
     triplet_errors,
 )
 from steerers.benchmarks.metrics import apply
-from steerers.benchmarks.outcomes import Evaluation
-from steerers.benchmarks.protocol import Pair, Settings
+from steerers.benchmarks.pairs import Pair
+from steerers.benchmarks.predict import ViewSettings
 from steerers.benchmarks.runs import load_runs
-from steerers.benchmarks.selection import Selection, list_pairs
+from steerers.benchmarks.selection import list_pairs
 from steerers.geometry import rotation, wrap_degrees
 from terrain import make_prediction, make_terrain, save, view_of
 
@@ -87,13 +89,13 @@ def points(count: int, seed: int = 0) -> np.ndarray:
 
 
 def rotated(xy: np.ndarray, degrees: float) -> np.ndarray:
-    """As the pixels of an image that rotations counter-clockwise."""
+    """As the pixels of an image that is rotated counter-clockwise."""
     return xy @ rotation(math.radians(degrees)).numpy().T + [60, 90]
 
 
 def measured(xy0: np.ndarray, xy1: np.ndarray, angle: float | None = None, **options: object) -> CollectionOutcome:
     pair = Pair("a b", "", Path("a"), Path("b"))
-    return measure_pair(pair, make_prediction(xy0, xy1, angle=angle), Verification(**options))  # type: ignore[arg-type]
+    return measure_pair(pair, make_prediction(xy0, xy1, angle=angle), CollectionOptions(Verification(**options)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("geometry", ["homography", "fundamental"])
@@ -171,7 +173,7 @@ def flight(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def evaluation(flight: Path) -> Evaluation[Pair, CollectionOutcome]:
     runs = load_runs(["sift", "upright-sift-so2"], num_keypoints=500)
-    return collections.evaluate(runs, list_pairs(flight), settings=Settings(max_size=200))
+    return COLLECTIONS.run(runs, list_pairs(flight), views=ViewSettings(max_size=200))
 
 
 def test_views_of_one_map_are_verified_and_their_rotations_found(
@@ -185,7 +187,7 @@ def test_views_of_one_map_are_verified_and_their_rotations_found(
                 assert outcome.angle is not None
                 assert abs(wrap_degrees(outcome.angle - ROTATIONS[second] + ROTATIONS[first])) < slack
         found = summarise(row.outcomes)
-        assert (found["num_pairs"], found["num_verified"], found["num_images"], found["num_joined"]) == (10, 6, 5, 4)
+        assert (len(row.outcomes), found["num_verified"], found["num_images"], found["num_joined"]) == (10, 6, 5, 4)
         assert (found["angle_source"], found["num_angles"]) == (source, 6)
         assert found["triplets"]["number"] == 4
         assert found["triplets"]["median"] <= slack  # angles of the second come in steps of 22.5 degrees
@@ -197,7 +199,7 @@ def test_views_of_one_map_are_verified_and_their_rotations_found(
 
 
 def test_the_report(evaluation: Evaluation[Pair, CollectionOutcome], flight: Path) -> None:
-    report = collections.make_report(evaluation, Settings(200), Verification(), Selection(), {"device": "CPU"})
+    report = COLLECTIONS.make_report([evaluation], {"device": "CPU"}, views=ViewSettings(200))
     content = json.loads(json.dumps(report.to_json(), allow_nan=False))
     main, sectors = content["tables"]
     assert [row["label"] for row in main["rows"]] == ["sift", "upright-sift-so2"]
@@ -211,7 +213,7 @@ def test_the_report(evaluation: Evaluation[Pair, CollectionOutcome], flight: Pat
 
 
 def test_nothing_verified_is_a_row_of_dashes(evaluation: Evaluation[Pair, CollectionOutcome]) -> None:
-    strict = Verification(min_inliers=10_000)
+    strict = CollectionOptions(Verification(min_inliers=10_000))
     row = evaluation.rows[0]
     outcomes = [
         measure_pair(pair, found, strict) for pair, found in zip(evaluation.pairs, row.predictions.pairs, strict=True)

@@ -10,12 +10,11 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from benchmarks.dots import DOTS, PHOTOGRAPH, Stub, dots, draw, make_run
-from steerers.benchmarks import roto, roto_like
+from benchmarks.dots import DOTS, PHOTOGRAPH, Stub, dots, draw, make_run, table_rows
+from steerers.benchmarks import report, roto
 from steerers.benchmarks.metrics import apply
-from steerers.benchmarks.protocol import Settings
-from steerers.benchmarks.roto import evaluate, list_pairs, make_report, summarise
-from steerers.benchmarks.roto_like import make
+from steerers.benchmarks.predict import ViewSettings
+from steerers.benchmarks.roto import ROTO_360, RotoOptions, list_pairs, make_data
 
 SIZE = (160, 160)
 ANGLES = (0, 30, 140, 250)
@@ -31,15 +30,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / scene).mkdir()
         points = dots() + np.array([0, offset])
         for angle in ANGLES:
-            H = roto_like.rotation_about_centre(SIZE, angle)
+            H = roto.rotation_in_place(SIZE, angle)
             draw(apply(H, points), folder / scene / f"1_rot{angle}.png", marked=angle > 0, size=SIZE)
             np.savetxt(folder / scene / f"1_rot{angle}.txt", H)
     return folder
 
 
 def precision(stub: Stub, data: Path, **options: object) -> dict[str, float]:
-    evaluation = evaluate([make_run(stub)], list_pairs(data), **options)  # type: ignore[arg-type]
-    row = summarise(evaluation.rows[0].outcomes)
+    evaluation = ROTO_360.run([make_run(stub)], list_pairs(data), **options)  # type: ignore[arg-type]
+    (row,) = table_rows(ROTO_360, evaluation)
     assert row["num_pairs"] == 2 * (len(ANGLES) - 1)
     found: dict[str, float] = row["precision"]
     return found
@@ -49,8 +48,8 @@ def precision(stub: Stub, data: Path, **options: object) -> dict[str, float]:
 
 
 def test_a_perfect_matcher_scores_100(data: Path) -> None:
-    evaluation = evaluate([make_run()], list_pairs(data))
-    row = summarise(evaluation.rows[0].outcomes)
+    evaluation = ROTO_360.run([make_run()], list_pairs(data))
+    (row,) = table_rows(ROTO_360, evaluation)
     assert row["precision"] == {"3": 1.0, "5": 1.0, "10": 1.0}
     assert row["num_matches"] == row["num_keypoints"] == DOTS
     assert row["num_failed"] == 0
@@ -69,11 +68,11 @@ def test_a_shifted_matcher_scores_what_the_threshold_says(data: Path, shift: flo
 
 def test_pixels_are_those_of_the_stored_image(data: Path) -> None:
     """At half the size a shift of 2 pixels is one of 4."""
-    assert precision(Stub(2.0), data, settings=Settings(max_size=80)) == {"3": 0.0, "5": 1.0, "10": 1.0}
+    assert precision(Stub(2.0), data, views=ViewSettings(max_size=80)) == {"3": 0.0, "5": 1.0, "10": 1.0}
 
 
 def test_a_pair_without_matches_counts_as_0(data: Path) -> None:
-    row = summarise(evaluate([make_run(Stub(blind=True))], list_pairs(data)).rows[0].outcomes)
+    (row,) = table_rows(ROTO_360, ROTO_360.run([make_run(Stub(blind=True))], list_pairs(data)))
     assert row["num_failed"] == row["num_pairs"]
     assert row["precision"] == {"3": 0.0, "5": 0.0, "10": 0.0}
 
@@ -81,18 +80,20 @@ def test_a_pair_without_matches_counts_as_0(data: Path) -> None:
 def test_kept_matches_are_used(data: Path, tmp_path: Path) -> None:
     stub = Stub()
     for _ in range(2):
-        evaluate([make_run(stub)], list_pairs(data), cache=tmp_path)
+        ROTO_360.run([make_run(stub)], list_pairs(data), cache=tmp_path)
     assert stub._calls == 2 * len(ANGLES)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".h5"]
+    (folder,) = tmp_path.iterdir()
+    assert len(list(folder.iterdir())) == 2 * (len(ANGLES) - 1)
 
 
 # Reports --------------------------------------------------------------------------------------------------------------
 
 
-def test_report(data: Path, tmp_path: Path) -> None:
-    evaluation = evaluate([make_run()], list_pairs(data))
-    paper = [{"label": "RELF", "source": "paper", "precision": {"3": 0.9, "5": 0.91, "10": 0.93}}]
-    whole = make_report(evaluation, Settings(roto.MAX_SIZE), {}, like=False, paper=paper)
+def test_report(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluation = ROTO_360.run([make_run()], list_pairs(data))
+    paper = {"": [{"descriptor": "RELF", "precision": {"3": 0.9, "5": 0.91, "10": 0.93}}]}
+    monkeypatch.setattr(report, "_paper", lambda: json.dumps({"roto-360": paper}))
+    whole = ROTO_360.make_report([evaluation], {}, views=ViewSettings(roto.MAX_SIZE), paper=True)
     text = whole.to_markdown()
     assert "### Roto-360\n" in text
     assert "| stub | procrustes | 100.0 | 100.0 | 100.0 | 12 | 12 | 0.0° | 0 of 6 |" in text
@@ -106,7 +107,9 @@ def test_report(data: Path, tmp_path: Path) -> None:
 
 
 def test_the_report_of_made_data_says_so(data: Path) -> None:
-    text = make_report(evaluate([make_run()], list_pairs(data)), Settings(), {}, like=True).to_markdown()
+    text = ROTO_360.make_report(
+        [ROTO_360.run([make_run()], list_pairs(data))], {}, options=RotoOptions(like=True)
+    ).to_markdown()
     assert "### Roto-360-like\n" in text
     assert "not comparable with published numbers" in text
 
@@ -177,9 +180,9 @@ def pixels(path: Path) -> np.ndarray:
 
 def test_made_scenes_are_rotated_as_their_homographies_say(photographs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "made"
-    assert make(photographs, folder, scenes=2) == ["01_a", "02_b"]
-    assert roto_like.is_made(folder)
-    marker = json.loads((folder / roto_like.MARKER).read_text())
+    assert make_data(photographs, folder, scenes=2) == ["01_a", "02_b"]
+    assert roto.is_made(folder)
+    marker = json.loads((folder / roto.MARKER).read_text())
     assert marker["dataset"] == "Roto-360-like"
     assert {name: scene["image"] for name, scene in marker["scenes"].items()} == {"01_a": "a.png", "02_b": "b.png"}
     pairs = list_pairs(folder)
@@ -205,27 +208,27 @@ def test_made_scenes_are_rotated_as_their_homographies_say(photographs: Path, tm
 
 
 def test_photographs_are_shrunk_first(photographs: Path, tmp_path: Path) -> None:
-    make(photographs, tmp_path / "made", scenes=1, max_size=60)
+    make_data(photographs, tmp_path / "made", scenes=1, max_size=60)
     assert PIL.Image.open(tmp_path / "made" / "01_a" / "1_rot40.jpg").size == (60, 45)
 
 
 def test_photographs_in_folders_below_count(photographs: Path, tmp_path: Path) -> None:
     (tmp_path / "above").mkdir()
     shutil.copytree(photographs, tmp_path / "above" / "below")
-    assert make(tmp_path / "above", tmp_path / "made", scenes=1, max_size=40) == ["01_a"]
+    assert make_data(tmp_path / "above", tmp_path / "made", scenes=1, max_size=40) == ["01_a"]
 
 
 def test_what_cannot_be_made(photographs: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds 3 photographs, not 10; ask for fewer by --scenes"):
-        make(photographs, tmp_path / "made")
+        make_data(photographs, tmp_path / "made")
     with pytest.raises(ValueError, match=r"there is no folder .*no-such; give --make a folder of photographs"):
-        make(tmp_path / "no-such", tmp_path / "made", scenes=1)
+        make_data(tmp_path / "no-such", tmp_path / "made", scenes=1)
     with pytest.raises(ValueError, match="it is there and not empty"):
-        make(photographs, photographs, scenes=1)
+        make_data(photographs, photographs, scenes=1)
     with pytest.raises(ValueError, match="there is no folder"):
-        make(photographs, tmp_path / "no" / "such", scenes=1)
+        make_data(photographs, tmp_path / "no" / "such", scenes=1)
     (tmp_path / "empty").mkdir()
-    make(photographs, tmp_path / "empty", scenes=1)
+    make_data(photographs, tmp_path / "empty", scenes=1)
     assert (tmp_path / "empty" / "01_a" / "1_rot350.txt").is_file()
 
 
@@ -235,5 +238,5 @@ def test_data_is_made_whole_or_not_at_all(photographs: Path, tmp_path: Path, mon
 
     monkeypatch.setattr(np, "savetxt", lambda *_, **__: fail())
     with pytest.raises(OSError, match="no space left"):
-        make(photographs, tmp_path / "made", scenes=1)
+        make_data(photographs, tmp_path / "made", scenes=1)
     assert list(tmp_path.iterdir()) == []

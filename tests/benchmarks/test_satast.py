@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steerers.benchmarks import satast
+from benchmarks.dots import table_rows
 from steerers.benchmarks.metrics import apply
-from steerers.benchmarks.protocol import Settings, hash_pairs
+from steerers.benchmarks.pairs import hash_pairs
+from steerers.benchmarks.predict import ViewSettings
 from steerers.benchmarks.runs import Run, load_runs
-from steerers.benchmarks.satast import AnnotatedPair, Estimator, list_pairs, measure_pair, summarise
+from steerers.benchmarks.satast import SAT_AST, AnnotatedPair, NormalisedEstimator, list_pairs, measure_pair, summarise
 from terrain import make_prediction, make_terrain, save, view_of
 
 SIZE0, SIZE1 = (240, 160), (200, 230)
@@ -142,7 +143,7 @@ def test_a_perfect_matcher_scores_100_and_a_shifted_one_what_the_threshold_says(
     for shift in (0.0, 4.0, 12.0):  # in stored pixels
         moved = matched1 + np.array([shift / stored, 0])
         prediction = make_prediction(points0, moved, stored=(200 * stored, 150 * stored))
-        outcome = measure_pair(a_pair(truth0, truth1), prediction, Estimator())
+        outcome = measure_pair(a_pair(truth0, truth1), prediction, NormalisedEstimator())
         np.testing.assert_allclose(outcome.errors, shift, atol=0.02)
         assert outcome.num_inliers == len(points0)
         row = summarise([outcome])
@@ -154,14 +155,16 @@ def test_a_perfect_matcher_scores_100_and_a_shifted_one_what_the_threshold_says(
 def test_a_shuffled_matcher_scores_0() -> None:
     points0 = spread()
     points1 = np.random.default_rng(1).permutation(points0)
-    outcome = measure_pair(a_pair(points0[:8], points0[:8]), make_prediction(points0, points1), Estimator())
+    outcome = measure_pair(a_pair(points0[:8], points0[:8]), make_prediction(points0, points1), NormalisedEstimator())
     assert summarise([outcome])["auc"]["5"] == pytest.approx(0.0, abs=0.05)
 
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_failures_are_infinite_errors_of_all_their_points(count: int) -> None:
-    good = measure_pair(a_pair(spread(3), spread(3)), make_prediction(spread(), spread()), Estimator())
-    few = measure_pair(a_pair(spread(9), spread(9)), make_prediction(spread(count), spread(count)), Estimator())
+    good = measure_pair(a_pair(spread(3), spread(3)), make_prediction(spread(), spread()), NormalisedEstimator())
+    few = measure_pair(
+        a_pair(spread(9), spread(9)), make_prediction(spread(count), spread(count)), NormalisedEstimator()
+    )
     assert few.failed
     assert few.errors == [math.inf] * 9
     row = summarise([good, few])
@@ -171,13 +174,13 @@ def test_failures_are_infinite_errors_of_all_their_points(count: int) -> None:
 
 def test_collinear_matches_are_no_error() -> None:
     line = np.stack([np.linspace(10, 150, 30)] * 2, axis=1)
-    outcome = measure_pair(a_pair(spread(2), spread(2)), make_prediction(line, line), Estimator())
+    outcome = measure_pair(a_pair(spread(2), spread(2)), make_prediction(line, line), NormalisedEstimator())
     assert len(outcome.errors) == 2
 
 
 def test_the_threshold_must_be_positive() -> None:
     with pytest.raises(ValueError, match="threshold must be positive and finite, got 0"):
-        Estimator(threshold=0)
+        NormalisedEstimator(threshold=0)
 
 
 # A generated set ------------------------------------------------------------------------------------------------------
@@ -185,17 +188,16 @@ def test_the_threshold_must_be_positive() -> None:
 
 def test_known_views_upright_and_rotated(data: Path, sift: Run) -> None:
     pairs = list_pairs(data)
-    settings, estimator = Settings(max_size=240), Estimator(threshold=0.01)
+    views, estimator = ViewSettings(max_size=240), NormalisedEstimator(threshold=0.01)
     evaluations = [
-        satast.evaluate([sift], pairs, rotation, settings=settings, estimator=estimator)
-        for rotation in ("upright", "quarter")
+        SAT_AST.run([sift], pairs, rotation, views=views, options=estimator) for rotation in ("upright", "quarter")
     ]
     for evaluation, number in zip(evaluations, (2, 6), strict=True):
-        row = summarise(evaluation.rows[0].outcomes)
+        (row,) = table_rows(SAT_AST, evaluation)
         assert (row["num_pairs"], row["num_failed"], row["num_points"]) == (number, 0, 6 * number)
         assert row["auc"]["5"] > 0.85
         assert row["error_median"] < 1.0
-    report = satast.make_report(evaluations, settings, estimator, {"device": "CPU"})
+    report = SAT_AST.make_report(evaluations, {"device": "CPU"}, options=estimator, views=views)
     first, second = report.tables
     assert sorted(second.rows[0]["by_rotation"]) == ["180", "270", "90"]
     assert report.settings["auc_pixels"] == [5.0, 10.0, 20.0, 30.0]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL.ExifTags import GPS, IFD
 from PIL.TiffImagePlugin import IFDRational
 
-from steerers.benchmarks.protocol import Pair
+from steerers.benchmarks.pairs import Pair
 from steerers.benchmarks.selection import Position, Selection, ground_distance, list_images, list_pairs, read_position
 from steerers.datasets.photos import ENDINGS
 

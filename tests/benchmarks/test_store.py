@@ -1,111 +1,75 @@
-"""Work done once: features at hand for later pairs, and predictions that outlive an interruption."""
+"""Predictions that are kept: a file a pair, whatever interrupts or damages them."""
 
 from __future__ import annotations
 
-from itertools import combinations
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from torch import Tensor
 
-from benchmarks.dots import Stub, dots, draw, make_run
-from steerers.benchmarks import feature_cache, store
-from steerers.benchmarks.protocol import Pair, Prediction, Settings, predict
+from benchmarks.dots import IMAGES, Stub, assert_same, dots, draw, draw_collection, make_run, predict_all
+from steerers.benchmarks.pairs import Pair
+from steerers.benchmarks.predict import ViewSettings
 from steerers.benchmarks.runs import Run
 from steerers.benchmarks.store import predict_or_load
-from steerers.benchmarks.views import count_bytes
 from steerers.features import Keypoints
-
-IMAGES = 6
-TIMES = ("extraction_seconds", "matching_seconds")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[Pair]:
-    """Each two of some images."""
-    folder = tmp_path_factory.mktemp("collection")
-    paths = [folder / f"{k}.png" for k in range(IMAGES)]
-    for k, path in enumerate(paths):
-        draw(dots() + np.array([k, -k]), path, marked=k > 0)
-    return [Pair(f"{a.stem} {b.stem}", "", a, b) for a, b in combinations(paths, 2)]
+    return draw_collection(tmp_path_factory.mktemp("collection"))
 
 
-def assert_same(first: Prediction, second: Prediction) -> None:
-    """All but the times."""
-    for field in Prediction.__dataclass_fields__:
-        if field not in ("matches", *TIMES):
-            np.testing.assert_equal(getattr(first, field), getattr(second, field), field)
-    for field in ("keypoints0", "keypoints1", "scores", "indices", "angle", "model", "strategy"):
-        np.testing.assert_array_equal(getattr(first.matches, field), getattr(second.matches, field))
+# Configurations -------------------------------------------------------------------------------------------------------
 
 
-# Features -------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"settings": ViewSettings(max_size=100)},
+        {"settings": ViewSettings(short_side=100)},
+        {"settings": ViewSettings(short_side=120)},
+        {"settings": ViewSettings(mask_corners=True)},
+        {"runs": [make_run(strategy="max-matches", order=4)]},
+        {"runs": [make_run(threshold=0.2)]},
+        {"runs": [make_run(num_keypoints=8)]},
+        {"runs": [make_run(Stub(0.5))]},
+        {"pair": {"rotation1": 40}},
+        {"pair": {"name": "other 1-2"}},
+    ],
+)
+def test_another_configuration_is_computed_anew(pairs: list[Pair], tmp_path: Path, change: dict[str, Any]) -> None:
+    wanted = {"runs": [make_run()], "settings": ViewSettings(), "pairs": pairs[:1], "cache": tmp_path}
+    predict_or_load(**wanted)  # type: ignore[arg-type]
+    (kept,) = tmp_path.iterdir()
+    if "pair" in change:
+        change = {"pairs": [replace(pairs[0], **change["pair"])]}
+    predict_or_load(**{**wanted, **change})  # type: ignore[arg-type]
+    assert len(list(tmp_path.iterdir())) == 2
+    assert [path.name for path in kept.iterdir()] == ["00000.npz"]
 
 
-class Slow(Stub):
-    """Takes a second more for each image, on a clock of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._clock = 0.0
-
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
-        self._clock += 1 + self._calls
-        return super().detect(image, num_keypoints=num_keypoints)
-
-
-def test_each_image_is_described_once_for_all_of_its_pairs(pairs: list[Pair], monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = []
-    load_at = feature_cache.load_at
-    monkeypatch.setattr(
-        feature_cache, "load_at", lambda path, **options: (loaded.append(path), load_at(path, **options))[1]
-    )
-    first, second = Stub(), Stub(1.0)
-    runs = [make_run(first, label="a"), make_run(first, "max-matches", "b", order=4), make_run(second, label="c")]
-    predict(runs, pairs)
-    assert (first._calls, second._calls) == (IMAGES, IMAGES)
-    assert len(loaded) == len(set(loaded)) == IMAGES
-
-
-def test_what_does_not_fit_is_described_again_with_the_same_result(
-    pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stub, pressed = Stub(), Stub()
-    (expected,) = predict([make_run(stub)], pairs)
-    monkeypatch.setattr(feature_cache, "FEATURE_BYTES", 1)
-    monkeypatch.setattr(feature_cache, "PIXEL_BYTES", 1)
-    (found,) = predict([make_run(pressed)], pairs)
-    assert stub._calls == IMAGES
-    assert pressed._calls > 2 * IMAGES
-    for one, other in zip(expected, found, strict=True):
-        assert_same(one, other)
-
-
-def test_where_some_fit_what_was_used_last_is_used_first(pairs: list[Pair], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pairs that always start with the oldest would find little but their first image at hand: 14 extractions."""
-    features = make_run().pipeline.extract(pairs[0].image0)
-    monkeypatch.setattr(
-        feature_cache, "FEATURE_BYTES", 4 * count_bytes(features.keypoints, features.descriptions, features.scores)
-    )
-    stub = Stub()
-    predict([make_run(stub)], pairs)
-    assert IMAGES < stub._calls <= 12
-
-
-def test_every_pair_counts_the_seconds_of_its_own_images(pairs: list[Pair], monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = Slow()
-    monkeypatch.setattr(feature_cache, "now", lambda _: slow._clock)
-    (found,) = predict([make_run(slow)], pairs)
-    order = dict.fromkeys(path for pair in pairs for path in (pair.image0, pair.image1))
-    seconds = {path: 1.0 + k for k, path in enumerate(order)}
-    assert [prediction.extractions for prediction in found] == [2] * len(pairs)
-    assert [prediction.extraction_seconds for prediction in found] == [
-        seconds[pair.image0] + seconds[pair.image1] for pair in pairs
-    ]
+def test_an_image_changed_in_place_is_matched_anew(pairs: list[Pair], tmp_path: Path) -> None:
+    pair = pairs[0]
+    image0 = tmp_path / pair.image0.name
+    content = pair.image0.read_bytes()
+    image0.write_bytes(content)
+    changed = Pair(pair.name, "", image0, pair.image1)
+    extractor = Stub()
+    predict_or_load([make_run(extractor)], [changed], cache=tmp_path / "kept")
+    predict_or_load([make_run(extractor)], [pair], cache=tmp_path / "kept")  # the same image elsewhere
+    assert extractor._calls == 2
+    draw(dots() + 3.0, image0, marked=False)
+    image0.write_bytes(image0.read_bytes() + bytes(max(0, len(content) - image0.stat().st_size)))
+    predict_or_load([make_run(extractor)], [changed], cache=tmp_path / "kept")
+    assert extractor._calls == 4
 
 
 # Interruptions --------------------------------------------------------------------------------------------------------
@@ -125,19 +89,12 @@ class Interrupted(Stub):
         return super().detect(image, num_keypoints=num_keypoints)
 
 
-@pytest.fixture(params=[0.0, 1e9], ids=["a file a pair", "a file at the end"])
-def part_seconds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    monkeypatch.setattr(store, "PART_SECONDS", request.param)
-    seconds: float = request.param
-    return seconds
-
-
 def interrupt(runs: list[Run], pairs: list[Pair], folder: Path, **options: object) -> None:
     with pytest.raises(KeyboardInterrupt):
         predict_or_load(runs, pairs, cache=folder, **options)  # type: ignore[arg-type]
 
 
-def test_an_interrupted_prediction_goes_on(pairs: list[Pair], tmp_path: Path, part_seconds: float) -> None:
+def test_an_interrupted_prediction_goes_on(pairs: list[Pair], tmp_path: Path) -> None:
     seen: list[str] = []
 
     def observe(pair: Pair, *_: object) -> float:
@@ -145,13 +102,12 @@ def test_an_interrupted_prediction_goes_on(pairs: list[Pair], tmp_path: Path, pa
         return float(pair.name[0])
 
     runs = [make_run(Interrupted(after=4), label="a"), make_run(Stub(1.0), label="b")]
-    whole = predict(runs[1:], pairs, None, observe)[0]
+    whole = predict_all(runs[1:], pairs, None, observe)[0]
     seen.clear()
     interrupt(runs, pairs, tmp_path, observe=observe, made={"device": "here"})
     assert len(seen) == 2 * 3  # 3 pairs of 4 images, by two extractors
-    parts = sorted(tmp_path.iterdir())
-    assert len(parts) == (6 if part_seconds == 0 else 2)
-    assert all(".part-" in part.name and part.suffix == ".h5" for part in parts)
+    for folder in tmp_path.iterdir():
+        assert sorted(path.name for path in folder.iterdir()) == ["00000.npz", "00001.npz", "00002.npz"]
     found = predict_or_load(runs, pairs, None, observe, cache=tmp_path, made={"device": "there"})
     assert len(seen) == 2 * len(pairs)
     for predictions in found:
@@ -159,9 +115,7 @@ def test_an_interrupted_prediction_goes_on(pairs: list[Pair], tmp_path: Path, pa
         assert [one.observed for one in predictions.pairs] == [float(pair.name[0]) for pair in pairs]
     for one, other in zip(found[1].pairs, whole, strict=True):
         assert_same(one, other)
-    files = sorted(path.name for path in tmp_path.iterdir())
-    assert len(files) == 2
-    assert not any("part" in name for name in files)
+    assert [len(list(folder.iterdir())) for folder in tmp_path.iterdir()] == [len(pairs)] * 2
     again = predict_or_load(runs, pairs, None, observe, cache=tmp_path)
     assert len(seen) == 2 * len(pairs)
     assert [predictions.made for predictions in again] == [predictions.made for predictions in found]
@@ -178,44 +132,6 @@ def test_a_run_goes_on_beside_one_that_starts(pairs: list[Pair], tmp_path: Path)
         np.testing.assert_array_equal(one.matches.keypoints1, other.matches.keypoints1)
 
 
-def test_parts_of_another_configuration_are_left_alone(pairs: list[Pair], tmp_path: Path) -> None:
-    interrupt([make_run(Interrupted(after=4))], pairs, tmp_path)
-    (part,) = tmp_path.iterdir()
-    for settings in (Settings(max_size=100), Settings(short_side=100), Settings(short_side=120)):
-        predict_or_load([make_run(Interrupted(after=-1))], pairs[:1], settings, cache=tmp_path)
-    assert part.exists()
-    assert len(list(tmp_path.iterdir())) == 4
-
-
-def test_an_image_changed_in_place_is_matched_anew(pairs: list[Pair], tmp_path: Path) -> None:
-    pair = pairs[0]
-    image0 = tmp_path / pair.image0.name
-    content = pair.image0.read_bytes()
-    image0.write_bytes(content)
-    changed = Pair(pair.name, "", image0, pair.image1)
-    extractor = Stub()
-    predict_or_load([make_run(extractor)], [changed], cache=tmp_path / "kept")
-    predict_or_load([make_run(extractor)], [pair], cache=tmp_path / "kept")  # the same image elsewhere
-    assert extractor._calls == 2
-    draw(dots() + 3.0, image0, marked=False)
-    image0.write_bytes(image0.read_bytes() + bytes(max(0, len(content) - image0.stat().st_size)))
-    predict_or_load([make_run(extractor)], [changed], cache=tmp_path / "kept")
-    assert extractor._calls == 4
-
-
-def test_a_damaged_part_is_named(pairs: list[Pair], tmp_path: Path) -> None:
-    run = make_run(Interrupted(after=4))
-    interrupt([run], pairs, tmp_path)
-    (part,) = tmp_path.iterdir()
-    with h5py.File(part, "r+") as file:
-        del file["pairs"]
-    with pytest.raises(ValueError, match=rf"{part.name}: no part of a file of predictions; delete it"):
-        predict_or_load([run], pairs, cache=tmp_path)
-    part.write_bytes(part.read_bytes()[:100])
-    with pytest.raises(ValueError, match=rf"{part.name}: not a file of predictions, or damaged"):
-        predict_or_load([run], pairs, cache=tmp_path)
-
-
 def test_nothing_is_written_without_a_folder(
     pairs: list[Pair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,3 +139,95 @@ def test_nothing_is_written_without_a_folder(
     with pytest.raises(KeyboardInterrupt):
         predict_or_load([make_run(Interrupted(after=4))], pairs)
     assert list(tmp_path.iterdir()) == []
+
+
+# Damage ---------------------------------------------------------------------------------------------------------------
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def flip_a_byte_of_the_scores(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        scores = archive.getinfo("scores.npy")
+    content = bytearray(path.read_bytes())
+    content[scores.header_offset + 30 + len("scores.npy") + scores.compress_size // 2] ^= 255
+    path.write_bytes(bytes(content))
+
+
+def rewrite(path: Path, **changes: np.ndarray | None) -> None:
+    with np.load(path) as file:
+        arrays = {**file, **changes}
+    np.savez_compressed(path, **{name: array for name, array in arrays.items() if array is not None})
+
+
+def drop_the_scores(path: Path) -> None:
+    rewrite(path, scores=None)
+
+
+def drop_a_match(path: Path) -> None:
+    with np.load(path) as file:
+        fewer = file["scores"][:-1]
+    rewrite(path, scores=fewer)
+
+
+def forget_the_config(path: Path) -> None:
+    rewrite(path, about=np.array("{}"))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def another_configuration(path: Path) -> None:
+    with np.load(path) as file:
+        about = str(file["about"])
+    rewrite(path, about=np.array(about.replace('"num_keypoints": 100', '"num_keypoints": 7')))
+
+
+DAMAGES = [truncate, flip_a_byte_of_the_scores, drop_the_scores, drop_a_match, forget_the_config, empty]
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, another_configuration])
+def test_a_damaged_file_is_removed_and_its_pair_matched_again(
+    pairs: list[Pair], tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
+) -> None:
+    stub = Stub()
+    (expected,) = predict_or_load([make_run(stub)], pairs, cache=tmp_path)
+    (folder,) = tmp_path.iterdir()
+    broken, calls = folder / "00007.npz", stub._calls
+    damage(broken)
+    capsys.readouterr()
+    (found,) = predict_or_load([make_run(stub)], pairs, cache=tmp_path)
+    assert stub._calls == calls + 2
+    for one, other in zip(found.pairs, expected.pairs, strict=True):
+        assert_same(one, other)
+    said = capsys.readouterr().err
+    assert said.startswith(f"{broken}: not a file of predictions, or damaged (")
+    assert said.endswith("); removed, and matched again\n")
+    assert said.count("\n") == 1
+    predict_or_load([make_run(stub)], pairs, cache=tmp_path)
+    assert capsys.readouterr().err == f"matched before, taken from {tmp_path}: stub\n"
+    assert stub._calls == calls + 2
+
+
+def test_a_file_that_cannot_be_opened_is_left_alone(pairs: list[Pair], tmp_path: Path) -> None:
+    predict_or_load([make_run()], pairs[:1], cache=tmp_path)
+    (folder,) = tmp_path.iterdir()
+    (folder / "00000.npz").unlink()
+    (folder / "00000.npz").mkdir()
+    with pytest.raises(IsADirectoryError):
+        predict_or_load([make_run()], pairs[:1], cache=tmp_path)
+
+
+def test_a_file_is_kept_whole_or_not_at_all(pairs: list[Pair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path, **_: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(np, "savez_compressed", fail)
+    with pytest.raises(OSError, match="no space left"):
+        predict_or_load([make_run()], pairs, cache=tmp_path)
+    (folder,) = tmp_path.iterdir()
+    assert list(folder.iterdir()) == []

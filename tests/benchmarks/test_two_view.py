@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.dots import DOTS, SIZE, Stub, draw, make_run
+from benchmarks.dots import DOTS, SIZE, Stub, draw, make_run, table_rows
 from steerers import Matches
-from steerers.benchmarks import two_view
+from steerers.benchmarks import report, two_view
 from steerers.benchmarks.cameras import PosePair, list_pairs
-from steerers.benchmarks.protocol import ROTATIONS, Prediction, Rotation, Settings
-from steerers.benchmarks.two_view import Estimator, PoseOutcome, evaluate, make_report, measure_pair, summarise
+from steerers.benchmarks.pairs import ROTATIONS, Rotation
+from steerers.benchmarks.predict import Prediction, ViewSettings
+from steerers.benchmarks.two_view import CAMERAS, MEGADEPTH, PoseEstimator, PoseOutcome, measure_pair, summarise
 
-ESTIMATORS = {"poselib": Estimator(), "opencv": Estimator("opencv", 0.1)}
+ESTIMATORS = {"poselib": PoseEstimator(), "opencv": PoseEstimator("opencv", 0.1)}
 """OpenCV's takes the first pose within the threshold and refines nothing: for drawn dots it must be small."""
 K = np.array([[110.0, 0, 78], [0, 112, 61], [0, 0, 1]])
 SCENES = {"a": 1, "b": 2, "c": 3}
@@ -72,8 +73,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def summary(stub: Stub, data: Path, rotation: Rotation = "upright", **options: object) -> dict:
-    evaluation = evaluate([make_run(stub)], list_pairs(data), rotation, **options)  # type: ignore[arg-type]
-    return summarise(evaluation.rows[0].outcomes)
+    evaluation = CAMERAS.run([make_run(stub)], list_pairs(data), rotation, **options)  # type: ignore[arg-type]
+    return table_rows(CAMERAS, evaluation)[0]
 
 
 def predict(pair: PosePair, points0: np.ndarray, points1: np.ndarray) -> Prediction:
@@ -89,8 +90,8 @@ def predict(pair: PosePair, points0: np.ndarray, points1: np.ndarray) -> Predict
 
 @pytest.mark.parametrize("rotation", [name for name in ROTATIONS if name != "all"])
 @pytest.mark.parametrize("name", ["poselib", "opencv"])
-def test_a_perfect_matcher_scores_100(data: Path, rotation: Rotation, name: two_view.Name) -> None:
-    row = summary(Stub(), data, rotation, estimator=ESTIMATORS[name])
+def test_a_perfect_matcher_scores_100(data: Path, rotation: Rotation, name: two_view.EstimatorName) -> None:
+    row = summary(Stub(), data, rotation, options=ESTIMATORS[name])
     assert row["num_pairs"] == 3 * (3 if rotation in ("quarter", "joint") else 1)
     assert row["num_failed"] == 0
     assert row["num_matches"] == row["num_keypoints"] == DOTS
@@ -103,8 +104,8 @@ def test_a_perfect_matcher_scores_100(data: Path, rotation: Rotation, name: two_
 
 @pytest.mark.parametrize("name", ["poselib", "opencv"])
 @pytest.mark.parametrize("max_size", [120, 97])
-def test_intrinsics_go_with_the_size(data: Path, name: two_view.Name, max_size: int) -> None:
-    assert summary(Stub(), data, settings=Settings(max_size), estimator=ESTIMATORS[name])["auc"]["5"] > 0.75
+def test_intrinsics_go_with_the_size(data: Path, name: two_view.EstimatorName, max_size: int) -> None:
+    assert summary(Stub(), data, views=ViewSettings(max_size), options=ESTIMATORS[name])["auc"]["5"] > 0.75
 
 
 @pytest.mark.parametrize("rotation", ["upright", "quarter"])
@@ -117,7 +118,7 @@ def test_a_shuffled_matcher_scores_0(data: Path, rotation: Rotation) -> None:
 @pytest.mark.parametrize("name", ["poselib", "opencv"])
 @pytest.mark.parametrize("degrees", [4.0, 8.0, 15.0, 30.0])
 def test_a_matcher_whose_camera_is_off_scores_what_the_threshold_says(
-    data: Path, name: two_view.Name, degrees: float
+    data: Path, name: two_view.EstimatorName, degrees: float
 ) -> None:
     """Matches as they would be if the second camera were rotated further about the line to the first."""
     pairs = list_pairs(data)
@@ -137,14 +138,14 @@ def test_a_matcher_whose_camera_is_off_scores_what_the_threshold_says(
 
 
 @pytest.mark.parametrize("name", ["poselib", "opencv"])
-def test_failures_are_counted(data: Path, name: two_view.Name) -> None:
-    evaluation = evaluate([make_run(Stub(blind=True))], list_pairs(data), estimator=Estimator(name, runs=2))
-    row = summarise(evaluation.rows[0].outcomes)
+def test_failures_are_counted(data: Path, name: two_view.EstimatorName) -> None:
+    evaluation = CAMERAS.run([make_run(Stub(blind=True))], list_pairs(data), options=PoseEstimator(name, runs=2))
+    (row,) = table_rows(CAMERAS, evaluation)
     assert row["num_failed"] == row["num_pairs"] == 3
     assert row["auc"] == {"5": 0.0, "10": 0.0, "20": 0.0}
-    report = make_report("cameras", [evaluation], Settings(), Estimator(name, runs=2), {})
-    assert report.to_json()["tables"][0]["rows"][0]["pairs"][0]["pose_errors"] == [None, None]
-    assert "| 3 of 3 |" in report.to_markdown()
+    whole = CAMERAS.make_report([evaluation], {}, options=PoseEstimator(name, runs=2))
+    assert whole.to_json()["tables"][0]["rows"][0]["pairs"][0]["pose_errors"] == [None, None]
+    assert "| 3 of 3 |" in whole.to_markdown()
 
 
 # Estimators -----------------------------------------------------------------------------------------------------------
@@ -159,10 +160,10 @@ def noisy(data: Path, outliers: int = 60) -> tuple[PosePair, Prediction]:
 
 
 @pytest.mark.parametrize("name", ["poselib", "opencv"])
-def test_repeated_runs_differ_and_repeat(data: Path, name: two_view.Name) -> None:
+def test_repeated_runs_differ_and_repeat(data: Path, name: two_view.EstimatorName) -> None:
     pair, prediction = noisy(data)
     first, again, later = (
-        measure_pair(pair, prediction, Estimator(name, runs=3, seed=seed)).pose_errors for seed in (0, 0, 1)
+        measure_pair(pair, prediction, PoseEstimator(name, runs=3, seed=seed)).pose_errors for seed in (0, 0, 1)
     )
     assert first == again
     assert first[1:] == later[:2]  # the seeds follow each other
@@ -172,17 +173,19 @@ def test_repeated_runs_differ_and_repeat(data: Path, name: two_view.Name) -> Non
 
 
 @pytest.mark.parametrize("name", ["poselib", "opencv"])
-def test_outliers_are_told_apart(data: Path, name: two_view.Name) -> None:
+def test_outliers_are_told_apart(data: Path, name: two_view.EstimatorName) -> None:
     pair, prediction = noisy(data)
-    pose = Estimator(name, threshold=2.0).estimate(pair, prediction, 0)
+    pose = PoseEstimator(name, threshold=2.0).estimate(pair, prediction, 0)
     assert pose.inliers[60:].mean() > 0.8
     assert pose.inliers[:60].mean() < 0.4
 
 
 @pytest.mark.parametrize("name", ["poselib", "opencv"])
-def test_the_threshold_is_in_pixels(data: Path, name: two_view.Name) -> None:
+def test_the_threshold_is_in_pixels(data: Path, name: two_view.EstimatorName) -> None:
     pair, prediction = noisy(data, outliers=0)
-    inliers = [measure_pair(pair, prediction, Estimator(name, threshold)).num_inliers for threshold in (0.05, 0.4, 4.0)]
+    inliers = [
+        measure_pair(pair, prediction, PoseEstimator(name, threshold)).num_inliers for threshold in (0.05, 0.4, 4.0)
+    ]
     assert inliers[0] < 60 < inliers[1] < inliers[2] > 145
 
 
@@ -199,10 +202,10 @@ def test_opencv_estimates_at_the_stored_size(data: Path) -> None:
         ),
     )
     for seed in range(3):
-        whole, small = (Estimator("opencv").estimate(pair, each, seed) for each in (prediction, half))
+        whole, small = (PoseEstimator("opencv").estimate(pair, each, seed) for each in (prediction, half))
         np.testing.assert_array_equal(whole.inliers, small.inliers)
-    at_half = Estimator("poselib", 0.5).estimate(pair, half, 0)
-    at_whole = Estimator("poselib", 1.0).estimate(pair, prediction, 0)
+    at_half = PoseEstimator("poselib", 0.5).estimate(pair, half, 0)
+    at_whole = PoseEstimator("poselib", 1.0).estimate(pair, prediction, 0)
     assert abs(int(at_half.inliers.sum()) - int(at_whole.inliers.sum())) <= 2
 
 
@@ -234,17 +237,14 @@ def test_scaled_intrinsics_move_edges_to_edges() -> None:
 )
 def test_wrong_estimators_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Estimator(**options)
+        PoseEstimator(**options)
 
 
 # Reports --------------------------------------------------------------------------------------------------------------
 
 
 def outcome(errors: list[float]) -> PoseOutcome:
-    return PoseOutcome(
-        name="", sequence="", rotation0=0, rotation1=0, num_keypoints=(1, 1), num_matches=1, extractions=2,
-        extraction_seconds=1.0, matching_seconds=1.0, pose_errors=errors, num_inliers=1.0, angle=None,
-    )  # fmt: skip
+    return PoseOutcome(pose_errors=errors, num_inliers=1.0, angle=None)
 
 
 def test_runs_are_averaged_and_their_deviation_kept() -> None:
@@ -254,10 +254,11 @@ def test_runs_are_averaged_and_their_deviation_kept() -> None:
     assert row["auc_deviation"]["5"] == 0.25
 
 
-def test_report(data: Path, tmp_path: Path) -> None:
-    evaluation = evaluate([make_run()], list_pairs(data), "fixed", estimator=Estimator("opencv", runs=3))
-    paper = [{"label": "DeDoDe-B", "source": "paper", "auc": {"5": 0.49, "10": 0.65, "20": 0.77}}]
-    whole = make_report("cameras", [evaluation], Settings(), Estimator("opencv", runs=3), {}, paper=paper)
+def test_report(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluation = CAMERAS.run([make_run()], list_pairs(data), "fixed", options=PoseEstimator("opencv", runs=3))
+    paper = {"1500": [{"descriptor": "DeDoDe-B", "auc": {"5": 0.49, "10": 0.65, "20": 0.77}}]}
+    monkeypatch.setattr(report, "_paper", lambda: json.dumps({"megadepth": paper}))
+    whole = MEGADEPTH[0].make_report([evaluation], {}, options=PoseEstimator("opencv", runs=3), paper=True)
     text = whole.to_markdown()
     assert "plain RANSAC, 0.5 px at the stored size" in text
     assert "3 runs" in text
@@ -266,9 +267,9 @@ def test_report(data: Path, tmp_path: Path) -> None:
     assert written["settings"]["estimator"] == {
         "name": "opencv", "threshold": 0.5, "max_iterations": 1000, "confidence": 0.99999, "runs": 3, "seed": 0
     }  # fmt: skip
-    assert Estimator(threshold=2.0).describe()["max_iterations"] == 10_000
+    assert PoseEstimator(threshold=2.0).describe()["max_iterations"] == 10_000
     assert "Rows of the paper" in text
-    assert "Rows of the paper" not in make_report("cameras", [evaluation], Settings(), Estimator(), {}).to_markdown()
+    assert "Rows of the paper" not in CAMERAS.make_report([evaluation], {}).to_markdown()
     assert len(written["tables"][0]["rows"][0]["pairs"][0]["pose_errors"]) == 3
     whole.write(tmp_path)
     assert (tmp_path / "pose-error-fixed.png").stat().st_size > 1000

@@ -14,6 +14,7 @@ import torch
 
 from helpers import EXAMPLES, assert_refused
 from steerers.cli import main
+from steerers.cli.eval import list_benchmarks
 from steerers.geometry import rotation_about_centre, warp_image
 from steerers.images.load import load_image, to_uint8
 
@@ -73,12 +74,12 @@ def test_kept_matches_make_another_threshold_cheap(
     arguments = ["eval", "oxford", "--data", str(folders["oxford"]), *QUICK, "--models", "orb", "--cache", str(cache)]
     assert main(arguments) == 0
     assert len(list(cache.iterdir())) == 1
-    from steerers.benchmarks import protocol
+    from steerers.benchmarks import predict
 
     def refuse(*_: object) -> None:
         raise AssertionError("matched again")
 
-    monkeypatch.setattr(protocol, "predict_each", refuse)
+    monkeypatch.setattr(predict, "predict_each", refuse)
     assert main([*arguments, "--threshold", "1", "--seed", "5"]) == 0
     assert "USAC_MAGSAC, 1 px" in capsys.readouterr().out
 
@@ -113,10 +114,11 @@ def test_a_plain_call_leaves_a_report_and_its_matches(
     written = elsewhere / "reports" / "oxford"
     assert {"report.json", "report.md"} <= {path.name for path in written.iterdir()}
     assert (written / "report.md").read_text().startswith(printed.out)
-    (kept,) = (elsewhere / "home" / "predictions").iterdir()
+    (folder,) = (elsewhere / "home" / "predictions").iterdir()
+    (kept,) = folder.iterdir()
     made = kept.stat().st_mtime_ns
     assert main([*arguments, "--threshold", "1"]) == 0
-    assert f"matched before, taken from {kept.parent}: orb\n" in capsys.readouterr().err
+    assert f"matched before, taken from {folder.parent}: orb\n" in capsys.readouterr().err
     assert kept.stat().st_mtime_ns == made
     assert "USAC_MAGSAC, 1 px" in (written / "report.md").read_text()
 
@@ -334,8 +336,9 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert_refused(capsys, arguments, message)
 
 
-def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", [benchmark.name for benchmark in list_benchmarks()])
+def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["eval", "oxford", "--help"])
+        main(["eval", name, "--help"])
     assert stop.value.code == 0
-    assert "example:" in capsys.readouterr().out
+    assert f"  steerers eval {name} --" in capsys.readouterr().out.partition("example:")[2]

@@ -105,11 +105,3 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert_refused(
         capsys, ["eval", *(str(data) if argument == "DATA" else argument for argument in arguments)], message
     )
-
-
-@pytest.mark.parametrize("name", ["aims", "sat-ast"])
-def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["eval", name, "--help"])
-    assert stop.value.code == 0
-    assert f"steerers eval {name}" in capsys.readouterr().out.partition("example:")[2]

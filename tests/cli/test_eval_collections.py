@@ -67,10 +67,3 @@ def test_bad_input_is_one_line_and_exit_code_2(
     flight: Path, capsys: pytest.CaptureFixture[str], extra: list[str], message: str
 ) -> None:
     assert_refused(capsys, ["eval", "collections", "--data", str(flight), *QUICK, *extra], message)
-
-
-def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["eval", "collections", "--help"])
-    assert stop.value.code == 0
-    assert "steerers eval collections --data" in capsys.readouterr().out.partition("example:")[2]

@@ -37,19 +37,15 @@ def draw_curves(path: Path) -> None:
     plots.curves(path, {"a": ([0, 1], [0, 1]), "b": ([0, 1], [1, None])}, xlabel="x", ylabel="y", title="t")
 
 
-def draw_histogram(path: Path) -> None:
-    plots.histogram(path, {"a": [1.0, 2.0, 2.5, None]}, 4, xlabel="x")
-
-
 def draw_angles(path: Path) -> None:
-    plots.angle_histogram(path, {"a": [1.0, 359.0], "b": [180.0, -180.0]})
+    plots.angle_histogram(path, {"a": [1.0, 359.0], "b": [180.0, None]}, ylabel="pairs")
 
 
 def draw_bars(path: Path) -> None:
     plots.bars(path, ["one", "two"], {"first": [1, 2], "second": [3, None]}, xlabel="ms")
 
 
-ALL = [draw_curves, draw_histogram, draw_angles, draw_bars]
+ALL = [draw_curves, draw_angles, draw_bars]
 
 
 @pytest.mark.parametrize("draw", ALL)
@@ -95,26 +91,17 @@ def test_dollars_are_no_mathematics(tmp_path: Path) -> None:
     plots.curves(tmp_path / "p.png", {"$\\broken": ([0, 1], [0, 1])}, xlabel="$", ylabel="a$b$", title="$\\frac$")
 
 
-def test_histogram_counts_and_shares(tmp_path: Path, drawn: list[Any]) -> None:
-    values = {"a": [0.5, 0.6, 1.5, float("nan")], "b": [1.1]}
-    plots.histogram(tmp_path / "p.png", values, [0, 1, 2], xlabel="x")
-    plots.histogram(tmp_path / "p.png", values, [0, 1, 2], xlabel="x", share=True)
-    heights = [[patch.get_data().values.tolist() for patch in axes.patches] for axes in drawn]
-    assert heights[0] == [[2, 1], [0, 1]]
-    ticks = drawn[0].get_yticks()
-    np.testing.assert_array_equal(ticks, np.round(ticks))  # there are no halves of a number
-    np.testing.assert_allclose(heights[1], [[200 / 3, 100 / 3], [0, 100]])
-
-
 def test_angles_wrap_and_a_bin_is_centred_on_0(tmp_path: Path, drawn: list[Any]) -> None:
-    plots.angle_histogram(tmp_path / "p.png", {"a": [-4.9, 4.9, 356, 0], "b": [180, -180, 176, -176, 540]}, width=10)
+    angles = {"a": [-4.9, 4.9, 356, 0, None, float("nan")], "b": [180, -180, 176, -176, 540]}
+    plots.angle_histogram(tmp_path / "p.png", angles, ylabel="pairs")
     (first, second), edges = drawn[0].patches, drawn[0].patches[0].get_data().edges
     assert len(edges) == 37
     assert first.get_data().values[18] == 4
     assert edges[18] == pytest.approx(-5)
+    assert first.get_data().values.sum() == 4
     assert second.get_data().values[0] == 5
-    with pytest.raises(ValueError, match="width of a bin"):
-        plots.angle_histogram(tmp_path / "p.png", {"a": [0]}, width=0)
+    ticks = drawn[0].get_yticks()
+    np.testing.assert_array_equal(ticks, np.round(ticks))  # there are no halves of a number
 
 
 def test_bars_stack_from_the_top_down(tmp_path: Path, drawn: list[Any]) -> None:

@@ -3,68 +3,177 @@
 Every photograph comes with satellite images of the region that it may show. A pair is scored by the number of inliers
 of its homography, 0 where there is none; over all pairs the scores make one precision-recall curve, and the average
 precision is the area under the whole of it. "North Up" are photographs that are rotated little, "All Others" the rest.
+The paper takes the Scale-1 subset, with all satellite images of each photograph.
 
-The data is described by a manifest, see :mod:`steerers.benchmarks.manifest`. The paper takes the
-Scale-1 subset, with all satellite images of each photograph.
+The data is described by a manifest. A CSV file in UTF-8 with a line for each pair and the columns
+
+- ``query``: the photograph, and ``candidate``: the satellite image, as paths from the folder of the manifest;
+- ``positive``: 1 if they show the same place, else 0;
+- ``split``: ``north-up`` or ``others``, the same for all pairs of a photograph.
+
+The order of columns is free, and further ones are ignored.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from steerers.benchmarks import outcomes, paper
-from steerers.benchmarks.homographies import Estimator
-from steerers.benchmarks.manifest import AimsPair, Split
+from steerers.benchmarks.benchmark import (
+    COSTS,
+    PairBenchmark,
+    Result,
+    by_sequence,
+)
+from steerers.benchmarks.homographies import HomographyEstimator
 from steerers.benchmarks.metrics import PrecisionRecall, precision_recall
-from steerers.benchmarks.outcomes import Evaluation, Outcome
-from steerers.benchmarks.protocol import Prediction, Settings
-from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Column, Report, number, percent, share_failed
-from steerers.benchmarks.runs import Run
+from steerers.benchmarks.pairs import Pair
+from steerers.benchmarks.predict import Prediction
+from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Draw, TableRow, failed_fraction, number, percent
+from steerers.viz import plots
 
 GROUPS = {"north-up": "North Up", "all-others": "All Others", "all": "All"}
 """What the average precision is given for: keys of rows, and the paper's names."""
-SHORT_SIDE = 576
+AimsSplit = Literal["north-up", "others"]
+MANIFEST_COLUMNS = ("query", "candidate", "positive", "split")
+MANIFEST = "manifest.csv"
+HELP = (
+    "get the Astronaut Image Matching Subset (Stoken and Fisher, Find My Astronaut Photo, CVPR workshops 2023) from "
+    "its authors, or what https://github.com/gmberton/EarthMatch has of it, or photographs and maps of your own, and "
+    f"write DIR/{MANIFEST}: a CSV file with the header {','.join(MANIFEST_COLUMNS)} and a line for each pair, "
+    "paths from its folder, positive 0 or 1, split north-up or others"
+)
 
 
-def paper_estimator(threshold: float = 5.0, seed: int = 0) -> Estimator:
-    """The paper's settings of OpenCV's USAC_MAGSAC."""
-    return Estimator(threshold=threshold, confidence=0.999, max_iterations=10_000, seed=seed)
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class AimsPair(Pair):
+    """A photograph (image 0) and a satellite image, with whether they show the same place."""
+
+    positive: bool
+    split: AimsSplit
+
+    def key(self) -> dict[str, Any]:
+        return {**super().key(), "positive": self.positive, "split": self.split}
+
+
+def read_manifest(path: Path) -> list[AimsPair]:
+    """The pairs that a manifest lists, those of one photograph together, photographs as they first appear.
+
+    Raises:
+        ValueError: naming the line and what is wrong with it.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no manifest {path}; {HELP}")
+    reader = _Reader(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, strict=True)
+            reader.read_header(next(rows, []))
+            for row in rows:
+                if row:
+                    reader.read(rows.line_num, row)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a CSV file in UTF-8 ({error})") from error
+    pairs = [pair for group in reader.by_query.values() for pair in group]
+    if not any(pair.positive for pair in pairs):
+        raise ValueError(f"{path} lists {len(pairs)} pairs and no positive one; average precision needs some")
+    return pairs
+
+
+class _Reader:
+    """The lines of a manifest so far, to check the next against."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.folder = path, path.parent
+        self.positions: list[int] = []  # of our columns
+        self.lines: dict[str, int] = {}  # of pairs, by name
+        self.by_query: dict[str, list[AimsPair]] = {}
+        self.files: dict[str, Path] = {}
+
+    def read_header(self, header: Sequence[str]) -> None:
+        names = [name.strip() for name in header]
+        lacking = [name for name in MANIFEST_COLUMNS if name not in names]
+        if lacking:
+            raise ValueError(f"{self.path}, line 1: the header lacks {', '.join(lacking)}; {HELP}")
+        self.width = len(names)
+        self.positions = [names.index(name) for name in MANIFEST_COLUMNS]
+
+    def read(self, line: int, row: Sequence[str]) -> None:
+        where = f"{self.path}, line {line}"
+        if len(row) != self.width:
+            raise ValueError(f"{where}: {len(row)} fields, but the header has {self.width}")
+        query, candidate, positive, split = (row[position].strip() for position in self.positions)
+        if positive not in ("0", "1"):
+            raise ValueError(f"{where}: positive must be 0 or 1, got {positive!r}")
+        if split not in get_args(AimsSplit):
+            raise ValueError(f"{where}: split must be {' or '.join(get_args(AimsSplit))}, got {split!r}")
+        name = f"{query} {candidate}"
+        pair = AimsPair(
+            name,
+            query,
+            self._file(where, "query", query),
+            self._file(where, "candidate", candidate),
+            positive=positive == "1",
+            split="north-up" if split == "north-up" else "others",
+        )
+        if name in self.lines:
+            raise ValueError(f"{where}: the same query and candidate as in line {self.lines[name]}")
+        others = self.by_query.setdefault(query, [])
+        if others and others[0].split != split:
+            raise ValueError(
+                f"{where}: {query} is {split} here but {others[0].split} in line {self.lines[others[0].name]}"
+            )
+        self.lines[name] = line
+        others.append(pair)
+
+    def _file(self, where: str, column: str, written: str) -> Path:
+        if not written:
+            raise ValueError(f"{where}: {column} is empty")
+        if written not in self.files:
+            path = self.folder / written
+            if not path.is_file():
+                raise ValueError(f"{where}: there is no {column} {path}")
+            self.files[written] = path
+        return self.files[written]
 
 
 # Measuring ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class AimsOutcome(Outcome):
+def paper_estimator(threshold: float = 5.0, seed: int = 0) -> HomographyEstimator:
+    """The paper's settings of OpenCV's USAC_MAGSAC."""
+    return HomographyEstimator(threshold=threshold, confidence=0.999, max_iterations=10_000, seed=seed)
+
+
+@dataclass(frozen=True)
+class AimsOutcome:
     """One pair of one run: its score is ``num_inliers``, 0 where no homography was found."""
 
     positive: bool
-    split: Split
+    split: AimsSplit
     num_inliers: int
     failed: bool
     angle: float | None  # estimated, degrees
 
 
-def measure_pair(pair: AimsPair, prediction: Prediction, estimator: Estimator) -> AimsOutcome:
+def measure_pair(pair: AimsPair, prediction: Prediction, estimator: HomographyEstimator) -> AimsOutcome:
     """Score a pair by its matches, the threshold in pixels of the images at their short side."""
-    H, inliers = prediction.matches.homography(
-        estimator.threshold,
-        confidence=estimator.confidence,
-        max_iterations=estimator.max_iterations,
-        seed=estimator.seed,
-    )
+    H, num_inliers = estimator.estimate(prediction.matches)
     return AimsOutcome(
-        **outcomes.common(pair, prediction),
         positive=pair.positive,
         split=pair.split,
-        num_inliers=int(inliers.sum()),
+        num_inliers=num_inliers,
         failed=H is None,
         angle=prediction.matches.angle,
     )
@@ -85,7 +194,7 @@ def _curve(found: Sequence[AimsOutcome]) -> PrecisionRecall | None:
     return precision_recall([outcome.num_inliers for outcome in found], positive) if any(positive) else None
 
 
-def summarise(found: Sequence[AimsOutcome]) -> dict[str, Any]:
+def summarise(found: Sequence[AimsOutcome]) -> TableRow:
     """The numbers of a table's row; average precision is 0 to 1, and ``None`` without positive pairs."""
     inliers = {truth: [o.num_inliers for o in found if o.positive == truth] for truth in (True, False)}
     return {
@@ -94,107 +203,38 @@ def summarise(found: Sequence[AimsOutcome]) -> dict[str, Any]:
         "num_positive": len(inliers[True]),
         "num_inliers_positive": fmean(inliers[True]) if inliers[True] else None,
         "num_inliers_negative": fmean(inliers[False]) if inliers[False] else None,
-        **outcomes.summarise_common(found),
     }
 
 
-def evaluate(
-    runs: Sequence[Run],
-    pairs: Sequence[AimsPair],
-    *,
-    short_side: int = SHORT_SIDE,
-    estimator: Estimator | None = None,
-    cache: Path | None = None,
-    made: dict[str, Any] | None = None,
-) -> Evaluation[AimsPair, AimsOutcome]:
-    """Match and score the pairs of a manifest, all images with a shortest side of ``short_side`` pixels."""
-    return outcomes.evaluate(
-        runs,
-        pairs,
-        "upright",
-        partial(measure_pair, estimator=estimator or paper_estimator()),
-        settings=Settings(short_side=short_side),
-        cache=cache,
-        made=made,
-    )
+# The benchmark --------------------------------------------------------------------------------------------------------
 
 
-# Reporting ------------------------------------------------------------------------------------------------------------
+AimsResult = Result[AimsPair, AimsOutcome, HomographyEstimator]
 
 
-def make_report(
-    evaluation: Evaluation[AimsPair, AimsOutcome],
-    short_side: int,
-    estimator: Estimator,
-    environment: dict[str, Any],
-    *,
-    show_paper: bool = True,
-) -> Report:
-    """A table with a row a run, the paper's below, and precision-recall curves."""
-    keypoints = outcomes.list_keypoints([evaluation])
-    pairs = evaluation.pairs
-    table = outcomes.make_table(
-        evaluation,
-        _columns(),
-        summarise,
-        title="average precision",
-        groups={"by_query": lambda outcome: outcome.sequence},
-        more_rows=paper.rows("aims") if show_paper else (),
-    )
-    table.facts["num_queries"] = len({pair.sequence for pair in pairs})
-    table.facts["num_positive"] = sum(pair.positive for pair in pairs)
-    return Report(
-        "aims",
-        _describe(pairs, keypoints, short_side, estimator, show_paper=show_paper),
-        {
-            "num_keypoints": keypoints,
-            "short_side": short_side,
-            "estimator": {"name": "OpenCV USAC_MAGSAC", **asdict(estimator)},
-        },
-        environment,
-        [table],
-        {
-            f"precision-recall-{group}.png": partial(_plot, evaluation, group)
-            for group in GROUPS
-            if any(curves_of(row.outcomes)[group] for row in evaluation.rows)
-        },
-    )
-
-
-def _describe(
-    pairs: Sequence[AimsPair], keypoints: Sequence[int], short_side: int, estimator: Estimator, *, show_paper: bool
-) -> str:
-    theirs = " Rows of the paper are of AIMS (Scale-1), whatever the data here is." if show_paper else ""
+def _describe(result: AimsResult) -> str:
+    pairs = result.evaluations[0].pairs
     positive = sum(pair.positive for pair in pairs)
+    theirs = " Rows of the paper are of AIMS (Scale-1), whatever the data here is." if result.has_paper else ""
     return (
         f"{len({pair.sequence for pair in pairs})} photographs, {len(pairs)} pairs, {positive} of them positive, so "
-        f"that scores by chance have an average precision of about {100 * positive / len(pairs):.1f} %. At most "
-        f"{', '.join(map(str, keypoints))} keypoints an image, shortest side {short_side} px. The score of a pair is "
-        f"the number of inliers of its homography by OpenCV USAC_MAGSAC, {estimator.threshold:g} px, confidence "
-        f"{estimator.confidence:g}, {estimator.max_iterations} iterations, seed {estimator.seed}; 0 where there is "
-        f"none (failed). Average precision in per cent, over the whole precision-recall curve, equal scores as one "
-        f"step; inliers+ and inliers- are means over positive and negative pairs; {outcomes.COSTS}"
-        f"{theirs}"
+        f"that scores by chance have an average precision of about {100 * positive / len(pairs):.1f} %. "
+        f"{result.describe_views(corners=False)} The score of a pair is the number of inliers of its homography by "
+        f"{result.options}; 0 where there is none (failed). Average precision in per cent, over the whole "
+        f"precision-recall curve, equal scores as one step; inliers+ and inliers- are means over positive and negative "
+        f"pairs; {COSTS}{theirs}"
     )
 
 
-def _columns() -> tuple[Column, ...]:
-    return (
-        *MODEL_COLUMNS,
-        *(percent(title, "ap", group) for group, title in GROUPS.items()),
-        number("inliers+", "num_inliers_positive", form="{:.1f}"),
-        number("inliers-", "num_inliers_negative", form="{:.1f}"),
-        number("matches", "num_matches"),
-        share_failed(),
-        *COST_COLUMNS,
-    )
+def _plots(result: AimsResult) -> dict[str, Draw]:
+    rows = result.evaluations[0].rows
+    drawn = [group for group in GROUPS if any(curves_of(row.outcomes)[group] for row in rows)]
+    return {f"precision-recall-{group}.png": partial(_plot, result, group) for group in drawn}
 
 
-def _plot(evaluation: Evaluation[AimsPair, AimsOutcome], group: str, path: Path) -> None:
+def _plot(result: AimsResult, group: str, path: Path) -> None:
     """Precision over recall in steps, so that the area under a line is its average precision."""
-    from steerers.viz.plots import curves
-
-    found = {row.run.label: curves_of(row.outcomes)[group] for row in evaluation.rows}
+    found = {row.run.label: curves_of(row.outcomes)[group] for row in result.evaluations[0].rows}
     series = {
         f"{label}, {100 * curve.average_precision:.1f}": (
             np.concatenate([[0.0], 100 * curve.recall]),
@@ -203,7 +243,7 @@ def _plot(evaluation: Evaluation[AimsPair, AimsOutcome], group: str, path: Path)
         for label, curve in found.items()
         if curve is not None
     }
-    curves(
+    plots.curves(
         path,
         series,
         xlabel="recall, per cent",
@@ -213,3 +253,56 @@ def _plot(evaluation: Evaluation[AimsPair, AimsOutcome], group: str, path: Path)
         xlim=(0, 100),
         ylim=(0, 102),
     )
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--manifest", type=Path, metavar="FILE", help="the manifest (default: manifest.csv in DIR)")
+    parser.add_argument(
+        "--threshold", type=float, default=5.0, metavar="PX", help="of the estimator's inliers (default: %(default)s)"
+    )
+
+
+AIMS = PairBenchmark(
+    name="aims",
+    help="which satellite images show an astronaut's photograph (AIMS)",
+    about="Retrieval of satellite images for photographs by astronauts: average precision, by the number of inliers of "
+    "the homography of each pair, for photographs with North up, all others and all.",
+    example="""\
+  steerers eval aims --data aims --models dedode-b-so2-spread@dedode-l-so2,upright-sift-so2,sift --report out
+
+manifest.csv in the folder lists the pairs, paths from its folder, positive 1 if both show the same place:
+  query,candidate,positive,split
+  photos/ISS052-E-8329.jpg,tiles/13_2804_4286.jpg,1,north-up
+  photos/ISS052-E-8329.jpg,tiles/13_2806_4286.jpg,0,north-up
+  photos/ISS056-E-6047.jpg,tiles/14_10052_14788.jpg,1,others
+""",
+    data="the folder that holds manifest.csv (see below) and the images",
+    num_keypoints=10_000,
+    max_size=None,
+    short_side=576,
+    paper=("aims", ""),
+    add_options=_add_options,
+    list_pairs=lambda arguments: read_manifest(arguments.manifest or arguments.data / MANIFEST),
+    options=paper_estimator(),
+    read_options=lambda arguments: paper_estimator(arguments.threshold, arguments.seed),
+    measure=measure_pair,
+    summarise=summarise,
+    columns=(
+        *MODEL_COLUMNS,
+        *(percent(title, "ap", group) for group, title in GROUPS.items()),
+        number("inliers+", "num_inliers_positive", form="{:.1f}"),
+        number("inliers-", "num_inliers_negative", form="{:.1f}"),
+        number("matches", "num_matches"),
+        failed_fraction(),
+        *COST_COLUMNS,
+    ),
+    describe=_describe,
+    settings=HomographyEstimator.settings,
+    title=lambda estimator: "average precision",
+    groups={"by_query": by_sequence},
+    facts=lambda pairs: {
+        "num_queries": len({pair.sequence for pair in pairs}),
+        "num_positive": sum(pair.positive for pair in pairs),
+    },
+    plots=_plots,
+)

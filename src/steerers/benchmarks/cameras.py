@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steerers.benchmarks.protocol import Pair
+from steerers.benchmarks.pairs import Pair, choose
 from steerers.datasets.safe_arrays import read_named
 
 CAMERAS = "cameras.json"
@@ -87,11 +87,8 @@ def list_pairs(
     found = {path.resolve().name: path for path in folders if (path / CAMERAS).is_file()}
     if not found:
         raise ValueError(f"{folder} holds no sequences with a {CAMERAS}; {CAMERAS_HELP}")
-    for name in sequences or ():
-        if name not in found:
-            raise ValueError(f"{folder} has no sequence {name!r}; it has {', '.join(found)}")
-    wanted = list(found) if sequences is None else sorted(set(sequences))
-    pairs = [pair for name in wanted for pair in _pair_up(name, read_cameras(found[name]), apart)]
+    wanted = choose(found, None if sequences is None else sorted(sequences), folder)
+    pairs = [pair for name, path in wanted.items() for pair in _pair_up(name, read_cameras(path), apart)]
     if not pairs:
         raise ValueError(f"no sequence of {folder} has two images that are {' or '.join(map(str, apart))} apart")
     return pairs

@@ -8,9 +8,10 @@ compared with those of the homographies.
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -19,24 +20,32 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from steerers.benchmarks import metrics, outcomes
-from steerers.benchmarks.outcomes import Evaluation, Outcome
-from steerers.benchmarks.protocol import Pair, Prediction, Settings
+from steerers._arguments import positive
+from steerers.benchmarks import metrics
+from steerers.benchmarks.benchmark import (
+    COSTS,
+    PairBenchmark,
+    Result,
+    check_seed,
+    check_threshold,
+)
+from steerers.benchmarks.pairs import Pair
+from steerers.benchmarks.predict import Prediction
 from steerers.benchmarks.report import (
     COST_COLUMNS,
     MODEL_COLUMNS,
     Column,
-    Report,
     Table,
+    TableRow,
+    failed_fraction,
     number,
     percent,
-    share_failed,
     text,
 )
-from steerers.benchmarks.runs import Run
-from steerers.benchmarks.selection import Selection
+from steerers.benchmarks.selection import Selection, list_pairs
 from steerers.features import Matches
 from steerers.geometry import estimate_homography, wrap_degrees
+from steerers.viz import plots
 
 Geometry = Literal["homography", "fundamental"]
 GEOMETRIES: dict[Geometry, str] = {
@@ -63,16 +72,22 @@ class Verification:
     def __post_init__(self) -> None:
         if self.geometry not in get_args(Geometry):
             raise ValueError(f"unknown geometry {self.geometry!r}; use {' or '.join(GEOMETRIES)}")
-        if not 0 < self.threshold < math.inf:
-            raise ValueError(f"threshold must be positive and finite, got {self.threshold}")
+        check_threshold(self.threshold)
         if self.min_inliers < 1:
             raise ValueError(f"min_inliers must be at least 1, got {self.min_inliers}")
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"seed must be 0 to 2^31 - 1, got {self.seed}")
+        check_seed(self.seed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CollectionOutcome(Outcome):
+@dataclass(frozen=True)
+class CollectionOptions:
+    """Which pairs are matched, and when one is verified."""
+
+    verification: Verification = field(default_factory=Verification)
+    selection: Selection = field(default_factory=Selection)
+
+
+@dataclass(frozen=True)
+class CollectionOutcome:
     """One pair of one run. Angles are degrees counter-clockwise from image 0 to image 1."""
 
     image0: str
@@ -85,15 +100,14 @@ class CollectionOutcome(Outcome):
     homography_angle: float | None  # of the homography at the centre of image 0
 
 
-def measure_pair(pair: Pair, prediction: Prediction, verification: Verification) -> CollectionOutcome:
+def measure_pair(pair: Pair, prediction: Prediction, options: CollectionOptions) -> CollectionOutcome:
     """Verify a pair from its matches."""
-    matches = prediction.matches
+    matches, verification = prediction.matches, options.verification
     inliers, failed, H = _estimate(matches, verification)
     tilt = None if H is None else metrics.rotation_at_centre(H, prediction.size0)
     angle = tilt if matches.angle is None else matches.angle
     number_inliers = int(inliers.sum())
     return CollectionOutcome(
-        **outcomes.common(pair, prediction),
         image0=pair.image0.name,
         image1=pair.image1.name,
         num_inliers=number_inliers,
@@ -148,8 +162,8 @@ def largest_group(pairs: Sequence[tuple[str, str]]) -> int:
     return max((len(images) for images in group.values()), default=0)
 
 
-def summarise(found: Sequence[CollectionOutcome]) -> dict[str, Any]:
-    """The numbers of a table's row; shares are 0 to 1, angles degrees."""
+def summarise(found: Sequence[CollectionOutcome]) -> TableRow:
+    """The numbers of a table's row; fractions are 0 to 1, angles degrees."""
     verified = [outcome for outcome in found if outcome.verified]
     angles = {(o.image0, o.image1): o.angle for o in verified if o.angle is not None}
     tilts = {(o.image0, o.image1): o.homography_angle for o in verified if o.homography_angle is not None}
@@ -169,7 +183,6 @@ def summarise(found: Sequence[CollectionOutcome]) -> dict[str, Any]:
         "triplets": _summarise_triplets(angles),
         "homography_triplets": _summarise_triplets(tilts),
         "sectors": count_sectors(list(angles.values())),
-        **outcomes.summarise_common(found),
     }
 
 
@@ -193,74 +206,111 @@ def count_sectors(angles: Sequence[float]) -> dict[str, int]:
     return counts
 
 
-def evaluate(
-    runs: Sequence[Run],
-    pairs: Sequence[Pair],
-    *,
-    settings: Settings | None = None,
-    verification: Verification | None = None,
-    cache: Path | None = None,
-    made: dict[str, Any] | None = None,
-) -> Evaluation[Pair, CollectionOutcome]:
-    """Match and verify the pairs of :func:`~steerers.benchmarks.selection.list_pairs`."""
-    return outcomes.evaluate(
-        runs,
-        pairs,
-        "upright",
-        partial(measure_pair, verification=verification or Verification()),
-        settings=settings,
-        cache=cache,
-        made=made,
-    )
+# The benchmark --------------------------------------------------------------------------------------------------------
 
 
-# Reporting ------------------------------------------------------------------------------------------------------------
+CollectionResult = Result[Pair, CollectionOutcome, CollectionOptions]
 
 
-def make_report(
-    evaluation: Evaluation[Pair, CollectionOutcome],
-    settings: Settings,
-    verification: Verification,
-    selection: Selection,
-    environment: dict[str, Any],
-) -> Report:
-    """Two tables with a row a run: verified pairs with agreement, and angles by sector; a histogram of the angles."""
-    title = "verified pairs and agreement of angles"
-    main = outcomes.make_table(evaluation, _columns(), summarise, title=title, groups={})
-    keypoints = outcomes.list_keypoints([evaluation])
-    return Report(
-        "collections",
-        _describe(keypoints, settings, verification),
-        {
-            "num_keypoints": keypoints,
-            "max_size": settings.max_size,
-            "selection": asdict(selection),
-            "verification": {**asdict(verification), "estimator": GEOMETRIES[verification.geometry]},
-            "agreement_degrees": list(AGREEMENT_DEGREES),
-        },
-        environment,
-        [main, _sector_table(main)],
-        {"angles.png": partial(_plot, evaluation)},
-    )
-
-
-def _describe(keypoints: Sequence[int], settings: Settings, verification: Verification) -> str:
+def _describe(result: CollectionResult) -> str:
+    verification = result.options.verification
     return (
-        f"At most {', '.join(map(str, keypoints))} keypoints an image, longest side {settings.max_size} px. There is "
-        f"no ground truth. A pair is verified by at least {verification.min_inliers} inliers of a "
-        f"{GEOMETRIES[verification.geometry]}, {verification.threshold:g} px, {verification.max_iterations} "
-        f"iterations, seed {verification.seed}; failed are pairs without any. Joined are the images of the largest "
-        f"group that verified pairs hold together; inliers are the median over verified pairs. Angles are those of the "
-        f"matcher, or where it has none those of the homography at the centre; off homography is the median difference "
-        f"between the two. Triplets are three images of which each two are verified: the median of how far the angles "
-        f"from a to b and b to c are from that of a to c, and the share of triplets within some degrees; the last by "
-        f"the angles of the homographies, whatever the matcher says. "
-        f"{outcomes.COSTS}"
+        f"{result.describe_views(corners=False)} There is no ground truth. A pair is verified by at least "
+        f"{verification.min_inliers} inliers of a {GEOMETRIES[verification.geometry]}, {verification.threshold:g} px, "
+        f"{verification.max_iterations} iterations, seed {verification.seed}; failed are pairs without any. Joined are "
+        f"the images of the largest group that verified pairs hold together; inliers are the median over verified "
+        f"pairs. Angles are those of the matcher, or where it has none those of the homography at the centre; off "
+        f"homography is the median difference between the two. Triplets are three images of which each two are "
+        f"verified: the median of how far the angles from a to b and b to c are from that of a to c, and the fraction "
+        f"of triplets within some degrees; the last by the angles of the homographies, whatever the matcher says. "
+        f"{COSTS}"
     )
 
 
-def _columns() -> tuple[Column, ...]:
-    return (
+def _settings(options: CollectionOptions) -> dict[str, Any]:
+    verification = options.verification
+    return {
+        "selection": asdict(options.selection),
+        "verification": {**asdict(verification), "estimator": GEOMETRIES[verification.geometry]},
+        "agreement_degrees": list(AGREEMENT_DEGREES),
+    }
+
+
+def _sector_tables(main: Table) -> list[Table]:
+    names = list(main.rows[0]["sectors"])
+    rows = [{key: row[key] for key in ("label", "model", "strategy", "sectors")} for row in main.rows]
+    columns = (*MODEL_COLUMNS, *(number(f"{name}°", "sectors", name) for name in names))
+    return [Table(f"verified pairs by angle, sectors of {SECTOR} degrees about", columns, rows)]
+
+
+def _plot(result: CollectionResult, path: Path) -> None:
+    rows = result.evaluations[0].rows
+    series = {row.run.label: [o.angle for o in row.outcomes if o.verified] for row in rows}
+    plots.angle_histogram(path, series, ylabel="pairs", title="angles of verified pairs")
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--neighbours",
+        type=positive,
+        metavar="K",
+        help="match each photograph with the K that follow it in the order of names (default: with all)",
+    )
+    which.add_argument(
+        "--gps", type=float, metavar="METRES", help="match those taken at most so far apart, by their EXIF positions"
+    )
+    parser.add_argument(
+        "--pairs",
+        type=positive,
+        metavar="N",
+        help="match at most N pairs, the nearest in the order of names, or on the ground with --gps",
+    )
+    parser.add_argument(
+        "--geometry",
+        default="homography",
+        help="what verifies a pair: homography or fundamental (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--min-inliers", type=positive, default=30, metavar="N", help="that a verified pair has (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        default=3.0,
+        metavar="PX",
+        help="of inliers, pixels of the resized images (default: %(default)s)",
+    )
+
+
+def _read_options(arguments: argparse.Namespace) -> CollectionOptions:
+    return CollectionOptions(
+        Verification(arguments.geometry, arguments.threshold, arguments.min_inliers, seed=arguments.seed),
+        _read_selection(arguments),
+    )
+
+
+def _read_selection(arguments: argparse.Namespace) -> Selection:
+    return Selection(arguments.neighbours, arguments.gps, arguments.pairs)
+
+
+COLLECTIONS = PairBenchmark(
+    name="collections",
+    help="a folder of photographs without ground truth",
+    about="Pairs of photographs of one place, such as those of a drone, without ground truth: how many are verified by "
+    "geometry, their inliers and angles, and how well the angles agree around three images.",
+    example="""\
+  steerers eval collections --data flight --models upright-sift-so2,sift --neighbours 5 --report out
+  steerers eval collections --data flight --models upright-sift-so2,sift --gps 80 --geometry fundamental
+""",
+    data="the folder that holds the photographs",
+    add_options=_add_options,
+    list_pairs=lambda arguments: list_pairs(arguments.data, _read_selection(arguments)),
+    options=CollectionOptions(),
+    read_options=_read_options,
+    measure=measure_pair,
+    summarise=summarise,
+    columns=(
         *MODEL_COLUMNS,
         Column("verified", lambda row: f"{row['num_verified']} of {row['num_pairs']}"),
         Column("joined", lambda row: f"{row['num_joined']} of {row['num_images']}"),
@@ -277,20 +327,13 @@ def _columns() -> tuple[Column, ...]:
             "within",
             f"{AGREEMENT_DEGREES[0]:g}",
         ),
-        share_failed(),
+        failed_fraction(),
         *COST_COLUMNS,
-    )
-
-
-def _sector_table(main: Table) -> Table:
-    names = list(main.rows[0]["sectors"])
-    rows = [{key: row[key] for key in ("label", "model", "strategy", "sectors")} for row in main.rows]
-    columns = (*MODEL_COLUMNS, *(number(f"{name}°", "sectors", name) for name in names))
-    return Table(f"verified pairs by angle, sectors of {SECTOR} degrees about", columns, rows)
-
-
-def _plot(evaluation: Evaluation[Pair, CollectionOutcome], path: Path) -> None:
-    from steerers.viz.plots import angle_histogram
-
-    series = {row.run.label: [o.angle for o in row.outcomes if o.verified] for row in evaluation.rows}
-    angle_histogram(path, series, ylabel="pairs", title="angles of verified pairs")
+    ),
+    describe=_describe,
+    settings=_settings,
+    title=lambda options: "verified pairs and agreement of angles",
+    groups={},
+    more_tables=_sector_tables,
+    plots=lambda result: {"angles.png": partial(_plot, result)},
+)

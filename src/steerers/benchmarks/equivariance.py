@@ -10,9 +10,11 @@ cosines between their descriptions as they were. How far it is from that is meas
 
 from __future__ import annotations
 
+import argparse
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +23,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers.benchmarks.agreement import (
-    Agreement,
-    Kept,
-    central_disc,
-    compare,
-    compare_cosines,
-    nearest_rotation,
-)
-from steerers.benchmarks.report import Column, Report, Table, number, percent, text
-from steerers.benchmarks.runs import Run, hash_files
+from steerers._arguments import names, positive
+from steerers.benchmarks.benchmark import Benchmark
+from steerers.benchmarks.report import Column, Report, Table, TableRow, environment, number, percent, text
+from steerers.benchmarks.runs import Run, describe_steerer, hash_files
+from steerers.datasets.photos import find_images
 from steerers.geometry import quarter_turns
 from steerers.images.load import load_image
+from steerers.matching.similarity import normalised
 from steerers.models.zoo import Model
 from steerers.steering.equivariance import describe_rotated
 from steerers.steering.steerer import Steerer
@@ -47,7 +45,7 @@ Curve = NDArray[np.float64]  # (A,), a value an angle
 
 
 @dataclass(frozen=True)
-class Settings:
+class EquivarianceSettings:
     """How photographs are shown.
 
     Attributes:
@@ -70,6 +68,70 @@ class Settings:
             raise ValueError("angles must differ from each other")
 
 
+# What a rotation does to descriptions ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DescriptionAgreement:
+    """Descriptions against those of the same keypoints made in another way; means over keypoints.
+
+    Attributes:
+        cosine: between the two of a keypoint.
+        nearest: fraction of keypoints whose nearest neighbour among all the others is their own; a tie counts against.
+        reciprocal_rank: of the own among all, by the cosine.
+    """
+
+    cosine: float
+    nearest: float
+    reciprocal_rank: float
+
+
+@dataclass(frozen=True)
+class CosineChange:
+    """Cosines between the descriptions of two images before and after both were rotated.
+
+    Attributes:
+        mean_change: mean absolute difference.
+        max_change: largest.
+        correlation: of the cosines before and after; 1 if the same ones are large.
+    """
+
+    mean_change: float
+    max_change: float
+    correlation: float
+
+
+def central_disc(height: int, width: int, margin: float = 0.0) -> Tensor:
+    """(H, W) mask of what stays inside when an image rotates about its centre, less ``margin`` pixels."""
+    y = torch.arange(height, dtype=torch.float64)[:, None] - (height - 1) / 2
+    x = torch.arange(width, dtype=torch.float64)[None] - (width - 1) / 2
+    return torch.hypot(x, y) <= (min(height, width) - 1) / 2 - margin
+
+
+def nearest_rotation(steerer: Steerer, angle: float) -> float:
+    """The rotation of the steerer's group that is nearest to ``angle`` radians."""
+    order = steerer.group.order
+    return angle if order is None else math.floor(angle * order / (2 * math.pi) + 0.5) * 2 * math.pi / order
+
+
+def compare(expected: Tensor, found: Tensor) -> DescriptionAgreement:
+    """Compare (N, D) descriptions of N keypoints with others of the same keypoints, N > 0."""
+    cosines = normalised(expected.double()) @ normalised(found.double()).mT  # (N, N)
+    own = cosines.diagonal()
+    ranks = (cosines >= own[:, None] - 1e-12).sum(dim=1).double()
+    return DescriptionAgreement(float(own.mean()), float((ranks == 1).double().mean()), float((1 / ranks).mean()))
+
+
+def compare_cosines(before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]) -> CosineChange:
+    """How far the (N, M) cosines between the descriptions of two images change when both images are rotated."""
+    old, new = (normalised(a.double()) @ normalised(b.double()).mT for a, b in (before, after))
+    change = (new - old).abs()
+    spread = float(old.std() * new.std())
+    covariance = float(((old - old.mean()) * (new - new.mean())).sum() / max(old.numel() - 1, 1))
+    correlation = covariance / spread if spread > 1e-12 else math.nan
+    return CosineChange(float(change.mean()), float(change.max()), correlation)
+
+
 # One photograph -------------------------------------------------------------------------------------------------------
 
 
@@ -82,7 +144,7 @@ class Described:
 
 
 @torch.no_grad()
-def describe_photo(model: Model, image: Tensor, settings: Settings) -> Described | None:
+def describe_photo(model: Model, image: Tensor, settings: EquivarianceSettings) -> Described | None:
     """Describe a (3, H, W) photograph upright and rotated; nothing if too few keypoints lie in its central disc."""
     height, width = image.shape[1:]
     mask = central_disc(height, width, settings.margin).to(image.device)
@@ -100,12 +162,12 @@ def describe_photo(model: Model, image: Tensor, settings: Settings) -> Described
 class _Tally:
     """Means over photographs of one model."""
 
-    def __init__(self, run: Run, settings: Settings) -> None:
+    def __init__(self, run: Run, settings: EquivarianceSettings) -> None:
         self.run, self.settings = run, settings
-        self.agreements: dict[str, list[list[Agreement]]] = {UNSTEERED: []}
+        self.agreements: dict[str, list[list[DescriptionAgreement]]] = {UNSTEERED: []}
         if run.pipeline.model.steerer is not None:
             self.agreements = {STEERED: [], UNSTEERED: []}
-        self.kept: list[list[Kept]] = []
+        self.kept: list[list[CosineChange]] = []
         self.num_keypoints: list[int] = []
         self.num_skipped = 0
         self._previous: Described | None = None
@@ -130,7 +192,7 @@ class _Tally:
             self.kept.append(_compare_rotated(self._previous, self._previous))
 
     @torch.no_grad()
-    def _steer(self, steerer: Steerer, described: Described) -> list[Agreement]:
+    def _steer(self, steerer: Steerer, described: Described) -> list[DescriptionAgreement]:
         rotations = [nearest_rotation(steerer, math.radians(angle)) for angle in self.settings.angles]
         upright = described.upright.float()
         return [
@@ -139,16 +201,16 @@ class _Tally:
         ]
 
 
-def _compare_rotated(first: Described, second: Described) -> list[Kept]:
+def _compare_rotated(first: Described, second: Described) -> list[CosineChange]:
     upright = (first.upright, second.upright)
     return [compare_cosines(upright, rotated) for rotated in zip(first.rotated, second.rotated, strict=True)]
 
 
 def evaluate(
-    runs: Sequence[Run], photos: Sequence[Path], settings: Settings | None = None
+    runs: Sequence[Run], photos: Sequence[Path], settings: EquivarianceSettings | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows about steering (one or two a model) and rows about Theorem 4.1 (one a model)."""
-    settings = settings or Settings()
+    settings = settings or EquivarianceSettings()
     if not runs or not photos:
         raise ValueError("give at least one model and one photograph")
     tallies = [_Tally(run, settings) for run in runs]
@@ -163,25 +225,24 @@ def evaluate(
             tally.add(found[key])
     for tally in tallies:
         tally.finish()
-    steering = [_steering_row(tally, kind) for tally in tallies for kind in tally.agreements]
-    return steering, [_kept_row(tally) for tally in tallies]
-
-
-def _steering_row(tally: _Tally, kind: str) -> dict[str, Any]:
-    return {**_identify(tally), "descriptions": kind, **_curves(Agreement, tally.agreements[kind], tally.settings)}
-
-
-def _kept_row(tally: _Tally) -> dict[str, Any]:
-    return {**_identify(tally), "num_pairs": len(tally.kept), **_curves(Kept, tally.kept, tally.settings)}
+    steering = [
+        {**_identify(tally), "descriptions": kind, **_curves(DescriptionAgreement, found, settings)}
+        for tally in tallies
+        for kind, found in tally.agreements.items()
+    ]
+    kept = [
+        {**_identify(tally), "num_pairs": len(tally.kept), **_curves(CosineChange, tally.kept, settings)}
+        for tally in tallies
+    ]
+    return steering, kept
 
 
 def _identify(tally: _Tally) -> dict[str, Any]:
     steerer = tally.run.pipeline.model.steerer
-    kind = None if steerer is None else f"{steerer.group}, {'learned' if steerer.representation is None else 'fixed'}"
     return {
         "label": tally.run.label,
         "model": tally.run.pipeline.model.name,
-        "steerer": kind,
+        "steerer": None if steerer is None else describe_steerer(steerer),
         "num_photos": len(tally.num_keypoints),
         "num_skipped": tally.num_skipped,
         "num_keypoints": float(np.mean(tally.num_keypoints)) if tally.num_keypoints else 0.0,
@@ -189,7 +250,9 @@ def _identify(tally: _Tally) -> dict[str, Any]:
 
 
 def _curves(
-    kind: type[Agreement] | type[Kept], found: Sequence[Sequence[Agreement | Kept]], settings: Settings
+    kind: type[DescriptionAgreement] | type[CosineChange],
+    found: Sequence[Sequence[DescriptionAgreement | CosineChange]],
+    settings: EquivarianceSettings,
 ) -> dict[str, Any]:
     """Means over photographs: a curve over the angles, and its means over quarter turns and over all others."""
     quarters = np.array([quarter_turns(math.radians(angle)) is not None for angle in settings.angles])
@@ -212,10 +275,10 @@ def _mean(values: Curve) -> float | None:
 
 
 def make_report(
-    steering: list[dict[str, Any]],
-    kept: list[dict[str, Any]],
+    steering: list[TableRow],
+    kept: list[TableRow],
     photos: Sequence[Path],
-    settings: Settings,
+    settings: EquivarianceSettings,
     environment: dict[str, Any],
 ) -> Report:
     """Two tables and the curves."""
@@ -228,18 +291,13 @@ def make_report(
     return Report(
         benchmark="equivariance",
         description=_describe(len(photos), settings),
-        settings={
-            "max_size": settings.max_size,
-            "num_keypoints": settings.num_keypoints,
-            "margin": settings.margin,
-            "angles": list(degrees),
-        },
+        settings=asdict(settings),
         environment=environment,
         tables=tables,
         plots={
-            "cosine.png": _plot(steering, degrees, "cosine", "mean cosine"),
-            "nearest.png": _plot(steering, degrees, "nearest", "right nearest neighbours, share"),
-            "joint.png": _plot(kept, degrees, "mean_change", "mean change of the cosines"),
+            "cosine.png": partial(_plot, steering, degrees, "cosine", "mean cosine"),
+            "nearest.png": partial(_plot, steering, degrees, "nearest", "right nearest neighbours, fraction"),
+            "joint.png": partial(_plot, kept, degrees, "mean_change", "mean change of the cosines"),
         },
     )
 
@@ -271,7 +329,7 @@ def _kept_columns() -> tuple[Column, ...]:
     return (text("model", "label"), number("pairs", "num_pairs"), *measured)
 
 
-def _describe(num_photos: int, settings: Settings) -> str:
+def _describe(num_photos: int, settings: EquivarianceSettings) -> str:
     return (
         f"{num_photos} photographs, longest side {settings.max_size} px; at most {settings.num_keypoints} keypoints in "
         f"the central disc of the upright one ({settings.margin:g} px inside the border), described again after the "
@@ -285,9 +343,7 @@ def _describe(num_photos: int, settings: Settings) -> str:
     )
 
 
-def _plot(
-    rows: Sequence[Mapping[str, Any]], degrees: Sequence[float], name: str, ylabel: str
-) -> Callable[[Path], None]:
+def _plot(rows: Sequence[TableRow], degrees: Sequence[float], name: str, ylabel: str, path: Path) -> None:
     """A curve a row; rows whose curves are the same, as of one network with several steerers, share one."""
     labels: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
@@ -296,9 +352,72 @@ def _plot(
         ", ".join(filter(None, (" = ".join(same), kind))): (degrees, [float(value) for value in curve])
         for (kind, *curve), same in labels.items()
     }
-    ticks = list(range(0, 361, 45))
+    ticks = range(0, 361, 45)
+    plots.curves(path, series, xlabel="rotation in degrees, counter-clockwise", ylabel=ylabel, xticks=ticks)
 
-    def draw(path: Path) -> None:
-        plots.curves(path, series, xlabel="rotation in degrees, counter-clockwise", ylabel=ylabel, xticks=ticks)
 
-    return draw
+# The benchmark --------------------------------------------------------------------------------------------------------
+
+
+class _Equivariance(Benchmark):
+    def evaluate(self, arguments: argparse.Namespace, device: torch.device) -> Report:
+        for name in arguments.models:
+            if set(name) & set(":?"):
+                raise ValueError(f"cannot measure {name!r}: nothing is matched here; give MODEL[@DETECTOR] alone")
+        settings = EquivarianceSettings(
+            arguments.max_size, arguments.num_keypoints, arguments.margin, arguments.angles or ANGLES
+        )
+        photos = _list_photos(arguments.data, arguments.num_photos)
+        steering, kept = evaluate(self.load_runs(arguments, device), photos, settings)
+        return make_report(steering, kept, photos, settings, environment(device))
+
+
+def _list_photos(folder: Path, wanted: int | None) -> list[Path]:
+    """The photographs of a folder, or as many as are wanted, spread over it."""
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}; give --data a folder of photographs, any will do")
+    photos = find_images(folder)
+    if wanted is None or wanted >= len(photos):
+        return photos
+    step = len(photos) / wanted
+    return [photos[int(index * step)] for index in range(wanted)]
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--angles", type=_angles, metavar="LIST", help="degrees, with commas between (default: every 10)"
+    )
+    parser.add_argument(
+        "--num-photos", type=positive, metavar="N", help="as many, spread over the folder (default: all)"
+    )
+    parser.add_argument(
+        "--margin", type=float, default=16.0, metavar="PX", help="between disc and border (default: %(default)g)"
+    )
+
+
+def _angles(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in names(text))
+    except ValueError:
+        found = (math.nan,)
+    if not all(math.isfinite(angle) for angle in found) or len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of different angles in degrees with commas between")
+    return found
+
+
+EQUIVARIANCE = _Equivariance(
+    name="equivariance",
+    help="how well a steerer steers",
+    about="Compare steered descriptions with those computed anew from rotated photographs: cosine and rank over "
+    "angles. And how far the cosines between two photographs change when both are rotated alike (Theorem 4.1).",
+    example="""\
+  steerers eval equivariance --data photographs --models upright-sift,disk-c4@upright-sift --report out
+  steerers eval equivariance --data photographs --models upright-sift-so2 --angles 0,15,30,45 --num-photos 20
+""",
+    data="a folder of photographs, any will do",
+    models="upright-sift,upright-sift-so2",
+    num_keypoints=512,
+    max_size=640,
+    seed=False,
+    add_options=_add_options,
+)

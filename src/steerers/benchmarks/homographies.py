@@ -6,8 +6,9 @@ other one, in pixels with the centre of the top-left pixel at (0, 0). Image 1 is
 
 from __future__ import annotations
 
+import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,13 +20,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers.benchmarks import metrics, outcomes
-from steerers.benchmarks.outcomes import Evaluation, Outcome
-from steerers.benchmarks.protocol import Pair, Prediction, Rotation, Settings
-from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Column, Report, number, percent, share_failed
-from steerers.benchmarks.runs import Run
-from steerers.benchmarks.views import View
+from steerers._arguments import names
+from steerers.benchmarks import metrics
+from steerers.benchmarks.benchmark import (
+    COSTS,
+    PairBenchmark,
+    Result,
+    check_seed,
+    check_threshold,
+    plot_errors,
+)
+from steerers.benchmarks.pairs import Pair, choose
+from steerers.benchmarks.predict import Prediction, View
+from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Draw, TableRow, failed_fraction, number, percent
+from steerers.datasets.photos import ENDINGS
+from steerers.features import Matches
 from steerers.geometry import scaling
+from steerers.images.load import Size
 
 AUC_PIXELS = (3.0, 5.0, 10.0)
 CORRECT_PIXELS = 3.0
@@ -105,11 +116,8 @@ def list_pairs(
     found = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and _first_image(layout, path)}
     if not found:
         raise ValueError(f"{folder} holds no {layout.name} sequences{_other_layout(layout, folder)}; {layout.help}")
-    for name in sequences or ():
-        if name not in found:
-            raise ValueError(f"{folder} has no sequence {name!r}; it has {', '.join(found)}")
-    wanted = list(found) if sequences is None else sorted(set(sequences))
-    return [pair for name in wanted if name not in skip for pair in _list_sequence(layout, found[name])]
+    wanted = choose(found, sequences, folder)
+    return [pair for name in sorted(wanted) if name not in skip for pair in _list_sequence(layout, wanted[name])]
 
 
 def _first_image(layout: Layout, folder: Path) -> Path | None:
@@ -148,8 +156,6 @@ def _list_sequence(layout: Layout, folder: Path) -> list[HomographyPair]:
 
 
 def _find_image(folder: Path, stem: str) -> Path | None:
-    from steerers.datasets.photos import ENDINGS
-
     return _find(folder, stem, sorted(ENDINGS))
 
 
@@ -174,11 +180,11 @@ def read_homography(path: Path) -> NDArray[np.float64]:
     return H
 
 
-# Evaluating -----------------------------------------------------------------------------------------------------------
+# Measuring ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Estimator:
+class HomographyEstimator:
     """OpenCV's USAC with MAGSAC scoring; ``threshold`` in pixels at the evaluated size."""
 
     threshold: float = 3.0
@@ -186,17 +192,30 @@ class Estimator:
     max_iterations: int = 10_000
     seed: int = 0
 
-    def __post_init__(self) -> None:  # what OpenCV would refuse after the matching
-        if not 0 < self.threshold < math.inf:
-            raise ValueError(f"threshold must be positive and finite, got {self.threshold}")
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
         if not 0 < self.confidence < 1:
             raise ValueError(f"confidence must be between 0 and 1, got {self.confidence}")
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"seed must be 0 to 2^31 - 1, got {self.seed}")
+        check_seed(self.seed)
+
+    def __str__(self) -> str:
+        return (
+            f"OpenCV USAC_MAGSAC, {self.threshold:g} px, confidence {self.confidence:g}, {self.max_iterations} "
+            f"iterations, seed {self.seed}"
+        )
+
+    def estimate(self, matches: Matches) -> tuple[NDArray[np.float64] | None, int]:
+        """The (3, 3) homography, ``None`` where the matches determine none, and the number of inliers."""
+        H, inliers = matches.homography(**asdict(self))
+        return H, int(inliers.sum())
+
+    def settings(self) -> dict[str, Any]:
+        """For a report's settings."""
+        return {"estimator": {"name": "OpenCV USAC_MAGSAC", **asdict(self)}}
 
 
-@dataclass(frozen=True, kw_only=True)
-class HomographyOutcome(Outcome):
+@dataclass(frozen=True)
+class HomographyOutcome:
     """One pair of one run, measured. ``corner_error`` is infinite where no homography was found."""
 
     num_inliers: int
@@ -217,39 +236,27 @@ def true_homography(pair: HomographyPair, prediction: Prediction) -> NDArray[np.
     return _evaluated(pair, prediction.stored0, prediction.size0, prediction.stored1, prediction.size1).numpy()
 
 
-def _evaluated(
-    pair: HomographyPair,
-    stored0: metrics.Size,
-    size0: metrics.Size,
-    stored1: metrics.Size,
-    size1: metrics.Size,
-) -> Tensor:
+def _evaluated(pair: HomographyPair, stored0: Size, size0: Size, stored1: Size, size1: Size) -> Tensor:
     return scaling(stored1, size1) @ torch.from_numpy(pair.homography) @ scaling(size0, stored0)
 
 
 def measure_repeatability(
     pair: HomographyPair, view0: View, keypoints0: Tensor, view1: View, keypoints1: Tensor
 ) -> float:
-    """Repeatability of the detector at :data:`CORRECT_PIXELS`, for :func:`~steerers.benchmarks.protocol.predict`."""
+    """Repeatability of the detector at :data:`CORRECT_PIXELS`."""
     H = _evaluated(pair, view0.stored_size, view0.size, view1.stored_size, view1.size)
     return metrics.repeatability(keypoints0, keypoints1, H, view0.size, view1.size, CORRECT_PIXELS)
 
 
-def measure_pair(pair: HomographyPair, prediction: Prediction, estimator: Estimator) -> HomographyOutcome:
+def measure_pair(pair: HomographyPair, prediction: Prediction, estimator: HomographyEstimator) -> HomographyOutcome:
     """Estimate the homography of a pair from its matches and compare with the truth."""
     truth, matches = true_homography(pair, prediction), prediction.matches
-    H, inliers = matches.homography(
-        estimator.threshold,
-        confidence=estimator.confidence,
-        max_iterations=estimator.max_iterations,
-        seed=estimator.seed,
-    )
+    H, num_inliers = estimator.estimate(matches)
     errors = metrics.reprojection_errors(matches.keypoints0, matches.keypoints1, truth)
     tilt = metrics.rotation_at_centre(truth, prediction.size0)
     rotation = None if tilt is None else tilt + pair.rotation1 - pair.rotation0
     return HomographyOutcome(
-        **outcomes.common(pair, prediction),
-        num_inliers=int(inliers.sum()),
+        num_inliers=num_inliers,
         precision=metrics.precision(errors, CORRECT_PIXELS),
         corner_error=metrics.corner_error(H, truth, prediction.size0),
         repeatability=prediction.observed,
@@ -258,8 +265,8 @@ def measure_pair(pair: HomographyPair, prediction: Prediction, estimator: Estima
     )
 
 
-def summarise(found: Sequence[HomographyOutcome]) -> dict[str, Any]:
-    """The numbers of a table's row; shares are 0 to 1, times are means in seconds."""
+def summarise(found: Sequence[HomographyOutcome]) -> TableRow:
+    """The numbers of a table's row; fractions are 0 to 1, times are means in seconds."""
     angle_errors = [outcome.angle_error for outcome in found if outcome.angle_error is not None]
     return {
         "num_failed": sum(outcome.failed for outcome in found),
@@ -270,92 +277,99 @@ def summarise(found: Sequence[HomographyOutcome]) -> dict[str, Any]:
         "num_angles": len(angle_errors),
         "angle_error_median": median(angle_errors) if angle_errors else None,
         "angle_error_mean": fmean(angle_errors) if angle_errors else None,
-        **outcomes.summarise_common(found),
     }
 
 
-def evaluate(
-    runs: Sequence[Run],
-    pairs: Sequence[HomographyPair],
-    rotation: Rotation = "upright",
-    *,
-    settings: Settings | None = None,
-    estimator: Estimator | None = None,
-    cache: Path | None = None,
-    made: dict[str, Any] | None = None,
-) -> Evaluation[HomographyPair, HomographyOutcome]:
-    """Match and measure.
+# The benchmarks -------------------------------------------------------------------------------------------------------
 
-    Args:
-        pairs: upright, from :func:`list_pairs`.
-        cache: folder in which matches are kept and looked for, see
-            :func:`~steerers.benchmarks.store.predict_or_load`, which also says what ``made`` is.
-    """
-    return outcomes.evaluate(
-        runs,
-        pairs,
-        rotation,
-        partial(measure_pair, estimator=estimator or Estimator()),
-        settings=settings,
+
+HomographyResult = Result[HomographyPair, HomographyOutcome, HomographyEstimator]
+
+
+def _describe(result: HomographyResult) -> str:
+    return (
+        f"{result.describe_views()} Homography by {result.options}; area under the curve of the mean corner error. "
+        f"Fractions in per cent; precision, matches and repeatability are means over pairs, the angle error is the "
+        f"median; {COSTS}"
+    )
+
+
+def _settings(estimator: HomographyEstimator) -> dict[str, Any]:
+    return {**estimator.settings(), "auc_pixels": list(AUC_PIXELS), "correct_pixels": CORRECT_PIXELS}
+
+
+def _plots(result: HomographyResult) -> dict[str, Draw]:
+    return plot_errors(
+        result, "corner-error", lambda o: [o.corner_error], limit=max(AUC_PIXELS), xlabel="corner error, pixels"
+    )
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sequences", type=names, metavar="LIST", help="names of the sequences (default: all)")
+    parser.add_argument(
+        "--threshold", type=float, default=3.0, metavar="PX", help="of the estimator's inliers (default: %(default)s)"
+    )
+
+
+def _add_hpatches_options(parser: argparse.ArgumentParser) -> None:
+    _add_options(parser)
+    parser.add_argument(
+        "--skip-large", action="store_true", help="leave out the eight sequences that D2-Net and LoFTR leave out"
+    )
+
+
+def _list_asked(layout: Layout, arguments: argparse.Namespace) -> list[HomographyPair]:
+    skip = HPATCHES_LARGE if getattr(arguments, "skip_large", False) else ()
+    return list_pairs(layout, arguments.data, arguments.sequences, skip=skip)
+
+
+def _benchmark(
+    layout: Layout, images: str, example: str, add_options: Callable[[argparse.ArgumentParser], None]
+) -> PairBenchmark[HomographyPair, HomographyOutcome, HomographyEstimator]:
+    return PairBenchmark(
+        name=layout.name,
+        help=f"homographies on {images}",
+        about=f"Homography estimation on {images}, upright or rotated: area under the curve of the corner error, "
+        "precision of the matches, repeatability of the detector, error of the angle, and times.",
+        example=example,
+        data="the folder that holds the sequences",
+        rotations="upright",
+        rotates=True,
+        add_options=add_options,
+        list_pairs=partial(_list_asked, layout),
+        options=HomographyEstimator(),
+        read_options=lambda arguments: HomographyEstimator(arguments.threshold, seed=arguments.seed),
+        measure=measure_pair,
         observe=measure_repeatability,
-        cache=cache,
-        made=made,
+        summarise=summarise,
+        columns=(
+            *MODEL_COLUMNS,
+            *(percent(f"AUC@{pixels:g}", "auc", f"{pixels:g}") for pixels in AUC_PIXELS),
+            percent(f"precision@{CORRECT_PIXELS:g}", "precision"),
+            percent(f"repeatability@{CORRECT_PIXELS:g}", "repeatability"),
+            number("matches", "num_matches"),
+            number("angle error", "angle_error_median", form="{:.1f}°"),
+            failed_fraction(),
+            *COST_COLUMNS,
+        ),
+        describe=_describe,
+        settings=_settings,
+        plots=_plots,
     )
 
 
-# Reporting ------------------------------------------------------------------------------------------------------------
-
-
-def make_report(
-    benchmark: str,
-    evaluations: Sequence[Evaluation[HomographyPair, HomographyOutcome]],
-    settings: Settings,
-    estimator: Estimator,
-    environment: dict[str, Any],
-) -> Report:
-    """The report of a homography benchmark: a table a rotation, and a row and its pairs for each run."""
-    return Report(
-        benchmark,
-        _describe(outcomes.describe_views(evaluations, settings), estimator),
-        {
-            **outcomes.describe_settings(evaluations, settings),
-            "estimator": {"name": "OpenCV USAC_MAGSAC", **asdict(estimator)},
-            "auc_pixels": list(AUC_PIXELS),
-            "correct_pixels": CORRECT_PIXELS,
-        },
-        environment,
-        [outcomes.make_table(evaluation, _columns(), summarise) for evaluation in evaluations],
-        {
-            f"corner-error-{evaluation.rotation}.png": outcomes.plot_errors(
-                evaluation,
-                lambda outcome: [outcome.corner_error],
-                limit=max(AUC_PIXELS),
-                xlabel="corner error, pixels",
-                title=f"{benchmark}, {evaluation.rotation}",
-            )
-            for evaluation in evaluations
-        },
-    )
-
-
-def _columns() -> tuple[Column, ...]:
-    correct = f"{CORRECT_PIXELS:g}"
-    return (
-        *MODEL_COLUMNS,
-        *(percent(f"AUC@{pixels:g}", "auc", f"{pixels:g}") for pixels in AUC_PIXELS),
-        percent(f"precision@{correct}", "precision"),
-        percent(f"repeatability@{correct}", "repeatability"),
-        number("matches", "num_matches"),
-        number("angle error", "angle_error_median", form="{:.1f}°"),
-        share_failed(),
-        *COST_COLUMNS,
-    )
-
-
-def _describe(settings: str, estimator: Estimator) -> str:
-    return (
-        f"{settings} Homography by OpenCV USAC_MAGSAC, {estimator.threshold:g} px, confidence "
-        f"{estimator.confidence:g}, {estimator.max_iterations} iterations, seed {estimator.seed}; area under the curve "
-        f"of the mean corner error. Shares in per cent; precision, matches and repeatability are means over pairs, the "
-        f"angle error is the median; {outcomes.COSTS}"
-    )
+OXFORD = _benchmark(
+    LAYOUTS["oxford"],
+    "the Oxford affine sequences",
+    "  steerers eval oxford --data oxford --models upright-sift,sift,orb --rotation fixed --report out\n",
+    _add_options,
+)
+HPATCHES = _benchmark(
+    LAYOUTS["hpatches"],
+    "the HPatches sequences",
+    """\
+  steerers eval hpatches --data hpatches-sequences-release --models upright-sift:max-matches,upright-sift:tta \\
+      --rotation upright,quarter,joint --no-cache
+""",
+    _add_hpatches_options,
+)

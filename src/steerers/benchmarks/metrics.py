@@ -1,6 +1,6 @@
 """What benchmarks measure, as plain functions of points, homographies, poses, angles and scores.
 
-Shares and areas are 0 to 1; distances are pixels; angles are degrees, counter-clockwise as seen.
+Fractions and areas are 0 to 1; distances are pixels; angles are degrees, counter-clockwise as seen.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from steerers.geometry import rotation_of, transform_points, wrap_degrees
+from steerers.images.load import Size
 
-Size = tuple[int, int]  # (width, height)
 _ROWS = 1024  # keypoints that are compared with all of the other image at once
 
 
@@ -63,8 +63,8 @@ class PrecisionRecall:
     """A precision-recall curve: a point for each different score, from the highest down."""
 
     scores: NDArray[np.float64]  # (K,) falling; a pair is found if its score is at least this
-    precision: NDArray[np.float64]  # (K,) share of the found that is positive
-    recall: NDArray[np.float64]  # (K,) share of the positive that is found
+    precision: NDArray[np.float64]  # (K,) fraction of the found that is positive
+    recall: NDArray[np.float64]  # (K,) fraction of the positive that is found
 
     @property
     def average_precision(self) -> float:
@@ -125,7 +125,7 @@ def apply(homography: NDArray[Any], points: NDArray[Any]) -> NDArray[np.float64]
 
 
 def precision(errors: NDArray[Any], threshold: float) -> float:
-    """The share of matches whose error is at most ``threshold``; 0 if there are none."""
+    """The fraction of matches whose error is at most ``threshold``; 0 if there are none."""
     return float(np.mean(errors <= threshold)) if len(errors) else 0.0
 
 
@@ -135,7 +135,7 @@ def repeatability(
 ) -> float:
     """How much of what the detector finds in one image it finds again in the other.
 
-    The share, over both images, of the keypoints in the common part that have a keypoint of the other image within
+    The fraction, over both images, of the keypoints in the common part that have a keypoint of the other image within
     ``threshold`` pixels; 0 if no keypoint lies in the common part.
 
     Args:

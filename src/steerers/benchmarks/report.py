@@ -3,6 +3,12 @@
 A benchmark fills :class:`Table` records with rows that JSON can hold, and says by :class:`Column` records what of a row
 people see. Rows of the paper are rows like the others, with ``"source": "paper"``; a number that they do not have is a
 dash.
+
+``data/paper.json`` holds what Tables 1 to 6 of "Steerers: A framework for rotation equivariant keypoint descriptors"
+(CVPR 2024) print, models and strategies by the names that they have there. Fractions are 0 to 1 and times are seconds,
+as in our rows. Table 3 is a part of Table 5; a row of both is said to be of Table 3. On MegaDepth-1500 the paper
+matches by the dual softmax, whatever the strategy of the row. Rows of one descriptor that differ there all the same are
+kept under the strategy they are printed with.
 """
 
 from __future__ import annotations
@@ -16,6 +22,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +32,12 @@ import torch
 import steerers
 from steerers import __version__
 from steerers._devices import device_name
+from steerers._files import atomic_write
 
+TableRow = dict[str, Any]
+"""Of a table: what JSON can hold, with a ``label``."""
+Draw = Callable[[Path], None]
+"""Writes a picture to a path."""
 MISSING = "-"
 _PACKAGES = {
     "torch": ("torch",),
@@ -67,7 +80,7 @@ def number(title: str, *path: str, form: str = "{:.0f}", factor: float = 1.0) ->
 
 
 def percent(title: str, *path: str) -> Column:
-    """The share, 0 to 1, at ``row[a][b]...`` in per cent."""
+    """The fraction, 0 to 1, at ``row[a][b]...`` in per cent."""
     return number(title, *path, form="{:.1f}", factor=100.0)
 
 
@@ -81,7 +94,7 @@ def text(title: str, *path: str) -> Column:
     return Column(title, cell, left=True)
 
 
-def share_failed(title: str = "failed") -> Column:
+def failed_fraction(title: str = "failed") -> Column:
     """``num_failed of num_pairs``."""
 
     def cell(row: Mapping[str, Any]) -> str:
@@ -112,7 +125,7 @@ COST_COLUMNS = (
     number("images/pair", "extractions_per_pair", form="{:g}"),
     number("s/pair", "seconds_per_pair", form="{:.3g}"),
 )
-"""What :func:`steerers.benchmarks.outcomes.summarise_common` gives: the last columns of most tables."""
+"""What every benchmark on pairs gives: the last columns of most tables."""
 
 
 # Reports --------------------------------------------------------------------------------------------------------------
@@ -130,7 +143,7 @@ class Table:
 
     title: str
     columns: tuple[Column, ...]
-    rows: list[dict[str, Any]]
+    rows: list[TableRow]
     facts: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -170,7 +183,7 @@ class Report:
     settings: dict[str, Any]
     environment: dict[str, Any]
     tables: list[Table]
-    plots: dict[str, Callable[[Path], None]] = field(default_factory=dict)
+    plots: dict[str, Draw] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What JSON can hold: numbers that are not finite are ``None``."""
@@ -205,8 +218,6 @@ class Report:
         if self.plots and importlib.util.find_spec("matplotlib") is None:
             sys.stderr.write('the report has no plots, for want of matplotlib: pip install "steerers[plots]"\n')
             return []
-        from steerers._files import atomic_write
-
         for name, draw in self.plots.items():
             with atomic_write(folder / name) as temporary:
                 draw(temporary)
@@ -239,10 +250,39 @@ def dump(value: Any) -> str:
 
 def write_text(path: Path, content: str) -> None:
     """Write a file whole or not at all."""
-    from steerers._files import atomic_write
-
     with atomic_write(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
+
+
+# The paper's rows -----------------------------------------------------------------------------------------------------
+
+
+def paper_rows(experiment: str, variant: str = "") -> list[TableRow]:
+    """What the paper reports for an experiment; nothing where it has none.
+
+    Args:
+        experiment: ``"roto-360"`` (``precision``), ``"aims"`` (``ap``), ``"megadepth"`` (``auc``) or ``"runtime"``
+            (``seconds``).
+        variant: for MegaDepth ``"1500"``, ``"c4"``, ``"so2"`` or ``"joint"``.
+
+    Returns:
+        Rows with ``label``, ``model`` (``DESCRIPTOR[@DETECTOR]``), ``strategy``, ``source`` and ``table``, and numbers
+        under the keys that our rows have. They are the caller's own.
+    """
+    return [_paper_row(printed) for printed in json.loads(_paper()).get(experiment, {}).get(variant, [])]
+
+
+def _paper_row(printed: dict[str, Any]) -> TableRow:
+    descriptor, detector, strategy = (printed.pop(key, None) for key in ("descriptor", "detector", "strategy"))
+    model = descriptor if detector in (None, descriptor) else f"{descriptor}@{detector}"
+    named = {} if strategy is None else {"strategy": {"name": strategy}}
+    label = ", ".join(part for part in (model, strategy) if part)
+    return {"label": label, "source": "paper", "model": model, **named, **printed}
+
+
+@cache
+def _paper() -> str:
+    return resources.files("steerers.benchmarks").joinpath("data", "paper.json").read_text(encoding="utf-8")
 
 
 # Where and with what --------------------------------------------------------------------------------------------------

@@ -3,32 +3,64 @@
     DATA/SCENE/1_rot0.jpg                   the photograph, with which every other one is matched
     DATA/SCENE/1_rot10.jpg, 1_rot10.txt     rotated, and the homography from the photograph to it, in pixels
 
-:mod:`steerers.benchmarks.roto_like` makes the same from photographs. What is measured on that is called Roto-360-like:
-it is another set of scenes, and less is known of how the original was made than one would wish.
+:func:`make_data` makes the same from photographs, with a marker that says so. What is measured on that is called
+Roto-360-like: it is another set of scenes, and less is known of how the original was made than one would wish.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import json
+import math
 import re
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
+import PIL.Image
 import torch
+from numpy.typing import NDArray
 
-from steerers.benchmarks import metrics, outcomes
+from steerers import __version__
+from steerers._arguments import names, positive
+from steerers.benchmarks import metrics
+from steerers.benchmarks.benchmark import (
+    COSTS,
+    PairBenchmark,
+    Result,
+    by_sequence,
+)
 from steerers.benchmarks.homographies import HomographyPair, read_homography, true_homography
-from steerers.benchmarks.outcomes import Evaluation, Outcome
-from steerers.benchmarks.protocol import Prediction, Settings
-from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Report, number, percent, share_failed
-from steerers.benchmarks.roto_like import LIKE
-from steerers.benchmarks.runs import Run
-from steerers.geometry import scaling, transform_points
+from steerers.benchmarks.pairs import choose
+from steerers.benchmarks.predict import Prediction
+from steerers.benchmarks.report import (
+    COST_COLUMNS,
+    MODEL_COLUMNS,
+    Draw,
+    TableRow,
+    dump,
+    failed_fraction,
+    number,
+    percent,
+)
+from steerers.datasets.photos import ENDINGS, find_images
+from steerers.geometry import rotation, scaling, transform_points, warp_image
+from steerers.images.load import Size, load_image, to_uint8
+from steerers.viz import plots
+from steerers.viz.progress import progress
 
-NAME = "roto-360"
+ORIGINAL, LIKE = "Roto-360", "Roto-360-like"
+MARKER = "roto-360-like.json"
+"""The file that made data carries."""
+ANGLES = range(0, 360, 10)
+SCENES = 10
 PIXELS = (3.0, 5.0, 10.0)
 MAX_SIZE = 3000
 """Longest side; RELF halves what is larger."""
@@ -66,10 +98,7 @@ def list_pairs(folder: Path, scenes: Sequence[str] | None = None) -> list[RotoPa
     if not found:
         raise ValueError(f"{folder} holds no Roto-360 scenes; {HELP}")
     wanted = _listed(folder) if scenes is None else scenes
-    for name in wanted or ():
-        if name not in found:
-            raise ValueError(f"{folder} has no scene {name!r}; it has {', '.join(found)}")
-    return [pair for name in (wanted or found) for pair in _list_scene(found[name])]
+    return [pair for scene in choose(found, wanted or None, folder, "scene").values() for pair in _list_scene(scene)]
 
 
 def _listed(folder: Path) -> list[str] | None:
@@ -101,8 +130,6 @@ def _list_scene(folder: Path) -> list[RotoPair]:
 
 def _rotated_images(folder: Path) -> dict[int, Path]:
     """The images of a scene by the angle in their names."""
-    from steerers.datasets.photos import ENDINGS
-
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
         name = _ROTATED.fullmatch(path.stem)
@@ -114,25 +141,115 @@ def _rotated_images(folder: Path) -> dict[int, Path]:
     return found
 
 
-# Evaluating -----------------------------------------------------------------------------------------------------------
+# Making ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class RotoOutcome(Outcome):
+def is_made(folder: Path) -> bool:
+    """Whether the data is not the original, but made by :func:`make_data`."""
+    return (folder / MARKER).is_file()
+
+
+def make_data(photographs: Path, folder: Path, *, scenes: int = SCENES, max_size: int | None = None) -> list[str]:
+    """Generate the layout from the first photographs of a folder, by name, those in folders below included.
+
+    Each is rotated about its centre onto a canvas of its own size; what a rotation uncovers is black. Sampling is
+    bilinear, files are JPEG of quality 95, the unrotated one too.
+
+    Args:
+        folder: where to; new or empty, and written whole or not at all.
+        max_size: longest side; what is larger is shrunk first.
+
+    Returns:
+        The names of the scenes.
+    """
+    sources = _list_photographs(photographs, scenes)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"cannot make data in {folder}: it is there and not empty; name a new folder")
+    if not folder.resolve().parent.is_dir():
+        raise ValueError(f"cannot make data in {folder}: there is no folder {folder.resolve().parent}")
+    names = [f"{index:02d}_{path.stem}" for index, path in enumerate(sources, start=1)]
+    with tempfile.TemporaryDirectory(prefix=".steerers-", dir=folder.resolve().parent) as temporary:
+        whole = Path(temporary) / "data"
+        whole.mkdir()
+        for name, path in progress(list(zip(names, sources, strict=True)), "rotating"):
+            _make_scene(path, whole / name, max_size)
+        (whole / MARKER).write_text(dump(_describe_made(names, sources, max_size)), encoding="utf-8")
+        if folder.exists():
+            folder.rmdir()
+        shutil.move(whole, folder)
+    return names
+
+
+def _list_photographs(folder: Path, scenes: int) -> list[Path]:
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}; give --make a folder of photographs")
+    found = find_images(folder)
+    if len(found) < scenes:
+        raise ValueError(f"{folder} holds {len(found)} photographs, not {scenes}; ask for fewer by --scenes")
+    return found[:scenes]
+
+
+def _make_scene(source: Path, folder: Path, max_size: int | None) -> None:
+    folder.mkdir()
+    image = load_image(source, max_size=max_size).tensor  # (3, H, W)
+    size = (image.shape[2], image.shape[1])
+    for angle in ANGLES:
+        H = rotation_in_place(size, angle)
+        rotated = warp_image(image, torch.from_numpy(H), size) if angle else image
+        PIL.Image.fromarray(to_uint8(rotated)).save(folder / f"1_rot{angle}.jpg", quality=95)
+        np.savetxt(folder / f"1_rot{angle}.txt", H, fmt="%.17g")
+
+
+def rotation_in_place(size: Size, degrees: float) -> NDArray[np.float64]:
+    """The (3, 3) map of pixels when an image is rotated counter-clockwise about its centre, on its own canvas."""
+    H = np.eye(3)
+    H[:2, :2] = rotation(math.radians(degrees)).numpy()
+    centre = np.array([(size[0] - 1) / 2, (size[1] - 1) / 2])
+    H[:2, 2] = centre - H[:2, :2] @ centre
+    return H
+
+
+def _describe_made(names: Sequence[str], sources: Sequence[Path], max_size: int | None) -> dict[str, Any]:
+    return {
+        "dataset": LIKE,
+        "made_by": f"steerers {__version__}",
+        "note": "Not the Roto-360 of RELF: made in its layout by `steerers eval roto-360 --make`.",
+        "angles": list(ANGLES),
+        "max_size": max_size,
+        "scenes": {
+            name: {"image": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+            for name, path in zip(names, sources, strict=True)
+        },
+    }
+
+
+# Measuring ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RotoOutcome:
     """One pair of one run, measured."""
 
     angle: int
     precision: dict[str, float]  # by the distance in pixels
     angle_error: float | None
+    failed: bool  # without any match
+
+
+@dataclass(frozen=True)
+class RotoOptions:
+    """``like``: whether the data was made by :func:`make_data`, which the report says."""
+
+    like: bool = False
 
     @property
-    def failed(self) -> bool:
-        """Whether there is no match at all."""
-        return not self.num_matches
+    def title(self) -> str:
+        """What the data is called."""
+        return LIKE if self.like else ORIGINAL
 
 
-def measure_pair(pair: RotoPair, prediction: Prediction) -> RotoOutcome:
-    """The share of matches that are correct, in stored pixels of the rotated image."""
+def measure_pair(pair: RotoPair, prediction: Prediction, options: RotoOptions) -> RotoOutcome:
+    """The fraction of matches that are correct, in stored pixels of the rotated image."""
     matches = prediction.matches
     points0, points1 = (
         transform_points(scaling(size, stored), torch.from_numpy(points).double()).numpy()
@@ -142,104 +259,112 @@ def measure_pair(pair: RotoPair, prediction: Prediction) -> RotoOutcome:
         )
     )
     errors = metrics.reprojection_errors(points0, points1, pair.homography)
-    rotation = metrics.rotation_at_centre(true_homography(pair, prediction), prediction.size0)
+    true_angle = metrics.rotation_at_centre(true_homography(pair, prediction), prediction.size0)
     return RotoOutcome(
-        **outcomes.common(pair, prediction),
         angle=pair.angle,
         precision={f"{pixels:g}": metrics.precision(errors, pixels) for pixels in PIXELS},
-        angle_error=metrics.angle_error(matches.angle, rotation),
+        angle_error=metrics.angle_error(matches.angle, true_angle),
+        failed=not len(matches),
     )
 
 
-def summarise(found: Sequence[RotoOutcome]) -> dict[str, Any]:
+def summarise(found: Sequence[RotoOutcome]) -> TableRow:
     """The numbers of a table's row: means over pairs, 0 for a pair without matches."""
     angle_errors = [outcome.angle_error for outcome in found if outcome.angle_error is not None]
     return {
         "num_failed": sum(outcome.failed for outcome in found),
         "precision": {key: fmean(outcome.precision[key] for outcome in found) for key in found[0].precision},
         "angle_error_median": median(angle_errors) if angle_errors else None,
-        **outcomes.summarise_common(found),
     }
 
 
-def evaluate(
-    runs: Sequence[Run],
-    pairs: Sequence[RotoPair],
-    *,
-    settings: Settings | None = None,
-    cache: Path | None = None,
-    made: dict[str, Any] | None = None,
-) -> Evaluation[RotoPair, RotoOutcome]:
-    """Match and measure the pairs of :func:`list_pairs`."""
-    settings = settings or Settings(MAX_SIZE)
-    return outcomes.evaluate(runs, pairs, "upright", measure_pair, settings=settings, cache=cache, made=made)
+# The benchmark --------------------------------------------------------------------------------------------------------
 
 
-# Reporting ------------------------------------------------------------------------------------------------------------
+def _describe(result: Result[RotoPair, RotoOutcome, RotoOptions]) -> str:
+    made = "Roto-360-like data, made by this tool and not comparable with published numbers. "
+    return (
+        f"{made if result.options.like else ''}{result.describe_views()} Every rotated image is matched with the "
+        f"upright one. Precision is the fraction of matches within 3, 5 and 10 stored pixels of the truth, in per "
+        f"cent, as the mean over pairs, 0 where there are no matches; keypoints are the mean over images, the angle "
+        f"error is the median. RELF matches by plain mutual nearest neighbours, here `:mutual-nearest`; {COSTS}"
+    )
 
 
-def make_report(
-    evaluation: Evaluation[RotoPair, RotoOutcome],
-    settings: Settings,
-    environment: dict[str, Any],
-    *,
-    like: bool,
-    paper: Sequence[dict[str, Any]] = (),
-) -> Report:
-    """The report: one table, with the numbers for each angle in JSON and as a plot.
+def _plots(result: Result[RotoPair, RotoOutcome, RotoOptions]) -> dict[str, Draw]:
+    return {"precision-by-angle.png": partial(_plot, result)}
 
-    Args:
-        like: whether the data was made by ``roto_like``, which the title says.
-        paper: rows of the paper, shown below.
-    """
-    columns = (
+
+def _plot(result: Result[RotoPair, RotoOutcome, RotoOptions], path: Path) -> None:
+    least = f"{PIXELS[0]:g}"
+    series = {}
+    for row in result.evaluations[0].rows:
+        angles = sorted({outcome.angle for outcome in row.outcomes})
+        precision = [fmean(100 * o.precision[least] for o in row.outcomes if o.angle == angle) for angle in angles]
+        series[row.run.label] = angles, precision
+    plots.curves(
+        path,
+        series,
+        xlabel="rotation that the file is named after, degrees",
+        ylabel=f"precision at {least} px, per cent",
+        title=result.options.title,
+        ylim=(0.0, 100.0),
+        xticks=range(0, 361, 45),
+    )
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sequences", type=names, metavar="LIST", help="names of the scenes (default: all)")
+    parser.add_argument("--make", type=Path, metavar="IMAGES", help="make data in --data from these photographs")
+    parser.add_argument(
+        "--scenes",
+        type=positive,
+        default=SCENES,
+        metavar="N",
+        help="photographs for --make, the first ones by name (default: %(default)s)",
+    )
+
+
+def _make_asked(arguments: argparse.Namespace) -> str | None:
+    if arguments.make is None:
+        return None
+    made = make_data(arguments.make, arguments.data, scenes=arguments.scenes, max_size=arguments.max_size)
+    return f"made {len(made)} scenes of {len(ANGLES)} images ({LIKE}) in {arguments.data}"
+
+
+ROTO_360 = PairBenchmark(
+    name="roto-360",
+    help="precision of matches of rotated photographs",
+    about="Roto-360: each of ten photographs against itself, rotated by all multiples of 10 degrees: precision at 3, 5 "
+    "and 10 pixels, number of matches and keypoints. With --make, such data is made from a folder of photographs.",
+    example="""\
+  steerers eval roto-360 --data roto360 --models upright-sift,sift:mutual-nearest --report out
+  steerers eval roto-360 --make photographs --data roto360-like
+""",
+    data="the folder that holds the scenes, or is to",
+    max_size=MAX_SIZE,
+    seed=False,
+    paper=("roto-360", ""),
+    add_options=_add_options,
+    instead=_make_asked,
+    list_pairs=lambda arguments: list_pairs(arguments.data, arguments.sequences),
+    options=RotoOptions(),
+    read_options=lambda arguments: RotoOptions(is_made(arguments.data)),
+    comparable=lambda options: not options.like,
+    measure=measure_pair,
+    summarise=summarise,
+    columns=(
         *MODEL_COLUMNS,
         *(percent(f"precision@{pixels:g}", "precision", f"{pixels:g}") for pixels in PIXELS),
         number("matches", "num_matches"),
         number("keypoints", "num_keypoints"),
         number("angle error", "angle_error_median", form="{:.1f}°"),
-        share_failed("no match"),
+        failed_fraction("no match"),
         *COST_COLUMNS,
-    )
-    title = LIKE if like else "Roto-360"
-    groups = {"by_angle": lambda outcome: str(outcome.angle), "by_sequence": lambda outcome: outcome.sequence}
-    table = outcomes.make_table(evaluation, columns, summarise, title=title, groups=groups, more_rows=paper)
-    return Report(
-        NAME,
-        _describe(evaluation, settings, like),
-        {**outcomes.describe_settings([evaluation], settings), "data": title, "correct_pixels": list(PIXELS)},
-        environment,
-        [table],
-        {"precision-by-angle.png": lambda path: _plot(path, table.rows, title)},
-    )
-
-
-def _describe(evaluation: Evaluation[RotoPair, RotoOutcome], settings: Settings, like: bool) -> str:
-    made = "Roto-360-like data, made by this tool and not comparable with published numbers. " if like else ""
-    return (
-        f"{made}{outcomes.describe_views([evaluation], settings)} Every rotated image is matched with the upright one. "
-        f"Precision is the fraction of matches within 3, 5 and 10 stored pixels of the truth, in per cent, as the "
-        f"mean over pairs, 0 where there are no matches; keypoints are the mean over images, the angle error is the "
-        f"median. RELF matches by plain mutual nearest neighbours, here `:mutual-nearest`; {outcomes.COSTS}"
-    )
-
-
-def _plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
-    from steerers.viz.plots import curves
-
-    least = f"{PIXELS[0]:g}"
-    series = {}
-    for row in rows:
-        if "by_angle" in row:
-            angles = sorted(row["by_angle"], key=int)
-            shares = [100 * row["by_angle"][angle]["precision"][least] for angle in angles]
-            series[row["label"]] = [float(angle) for angle in angles], shares
-    curves(
-        path,
-        series,
-        xlabel="rotation that the file is named after, degrees",
-        ylabel=f"precision at {least} px, per cent",
-        title=title,
-        ylim=(0.0, 100.0),
-        xticks=range(0, 361, 45),
-    )
+    ),
+    describe=_describe,
+    settings=lambda options: {"data": options.title, "correct_pixels": list(PIXELS)},
+    title=lambda options: options.title,
+    groups={"by_angle": lambda pair: str(pair.angle), "by_sequence": by_sequence},
+    plots=_plots,
+)

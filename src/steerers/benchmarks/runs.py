@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from steerers.matching.strategies import Order, Strategy
+from steerers.steering.steerer import Steerer
 
 if TYPE_CHECKING:
     from steerers.pipeline import Pipeline
@@ -55,8 +56,8 @@ def load_runs(
     """Matchers from ``MODEL[@DETECTOR][:STRATEGY[:ORDER]][?OPTION=VALUE&...]``.
 
     Such as ``sift``, ``disk@dedode-l:tta:8`` or ``sift:mutual-nearest?ratio=0.85``; options are those of the strategy.
-    Those with equal networks share one, so that :func:`predict` runs it once for all of them. Files of ``weights`` go
-    to the models that need them, by their names.
+    Those with equal networks share one, so that predicting runs it once for all of them. Files of ``weights`` go to the
+    models that need them, by their names.
     """
     from steerers.pipeline import load
 
@@ -179,6 +180,16 @@ def describe_strategy(strategy: Strategy) -> dict[str, Any]:
     """
     options = {option.name: _plain(getattr(strategy, option.name)) for option in fields(strategy) if option.init}
     return {"name": strategy.name, **{name: value for name, value in options.items() if name not in _COMPUTING}}
+
+
+def describe_matching(pipeline: Pipeline) -> dict[str, Any]:
+    """Name and options of how a pipeline matches, see :func:`describe_strategy`."""
+    return describe_strategy(pipeline.strategy)
+
+
+def describe_steerer(steerer: Steerer) -> str:
+    """Its group, and whether its representation is known."""
+    return f"{steerer.group}, {'learned' if steerer.representation is None else 'fixed'}"
 
 
 def _is_module(value: object) -> bool:

@@ -7,11 +7,11 @@ every marked point of every pair is one error, those of a pair without homograph
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path, PureWindowsPath
 from statistics import fmean, median
 from typing import Any
@@ -20,12 +20,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from steerers.benchmarks import metrics, outcomes
-from steerers.benchmarks.outcomes import Evaluation, Outcome
-from steerers.benchmarks.protocol import Pair, Prediction, Rotation, Settings
-from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Column, Report, number, percent, share_failed
-from steerers.benchmarks.runs import Run
+from steerers.benchmarks import metrics
+from steerers.benchmarks.benchmark import (
+    COSTS,
+    PairBenchmark,
+    Result,
+    check_threshold,
+    plot_errors,
+)
+from steerers.benchmarks.pairs import Pair
+from steerers.benchmarks.predict import Prediction
+from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Draw, TableRow, failed_fraction, number, percent
 from steerers.geometry import to_normalised, to_pixels
+from steerers.images.load import Size
 
 AUC_PIXELS = (5.0, 10.0, 20.0, 30.0)
 ANNOTATIONS = "annotation_*.json"
@@ -103,7 +110,7 @@ def _locate(folder: Path, written: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Estimator:
+class NormalisedEstimator:
     """OpenCV's USAC_DEFAULT in coordinates from -1 to 1 over each image, whatever its shape.
 
     OpenCV draws its samples from a state of its own, always the same, so there is no seed.
@@ -114,8 +121,7 @@ class Estimator:
     max_iterations: int = 100_000
 
     def __post_init__(self) -> None:
-        if not 0 < self.threshold < math.inf:
-            raise ValueError(f"threshold must be positive and finite, got {self.threshold}")
+        check_threshold(self.threshold)
 
     def estimate(self, points0: Points, points1: Points) -> tuple[Points | None, int]:
         """The (3, 3) homography, ``None`` where the points determine none, and the number of inliers."""
@@ -139,8 +145,8 @@ class Estimator:
         return np.asarray(H, np.float64), int(np.count_nonzero(inliers))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SatAstOutcome(Outcome):
+@dataclass(frozen=True)
+class SatAstOutcome:
     """One pair of one run, measured. ``errors`` are those of the marked points, infinite without homography."""
 
     num_inliers: int
@@ -148,7 +154,7 @@ class SatAstOutcome(Outcome):
     errors: list[float]
 
 
-def measure_pair(pair: AnnotatedPair, prediction: Prediction, estimator: Estimator) -> SatAstOutcome:
+def measure_pair(pair: AnnotatedPair, prediction: Prediction, estimator: NormalisedEstimator) -> SatAstOutcome:
     """Estimate the homography of a pair from its matches and apply it to the marked points."""
     matches = prediction.matches
     H, num_inliers = estimator.estimate(
@@ -159,17 +165,15 @@ def measure_pair(pair: AnnotatedPair, prediction: Prediction, estimator: Estimat
         moved = metrics.apply(H, _normalise(pair.points0, prediction.stored0))
         found = to_pixels(torch.from_numpy(moved), prediction.stored1).numpy()
         errors = np.linalg.norm(found - pair.points1, axis=1)
-    return SatAstOutcome(
-        **outcomes.common(pair, prediction), num_inliers=num_inliers, failed=H is None, errors=errors.tolist()
-    )
+    return SatAstOutcome(num_inliers=num_inliers, failed=H is None, errors=errors.tolist())
 
 
-def _normalise(points: NDArray[Any], size: metrics.Size) -> Points:
+def _normalise(points: NDArray[Any], size: Size) -> Points:
     normalised: Points = to_normalised(torch.from_numpy(np.asarray(points, np.float64)), size).numpy()
     return normalised
 
 
-def summarise(found: Sequence[SatAstOutcome]) -> dict[str, Any]:
+def summarise(found: Sequence[SatAstOutcome]) -> TableRow:
     """The numbers of a table's row; areas are 0 to 1, over the errors of all points of all pairs."""
     errors = [error for outcome in found for error in outcome.errors]
     return {
@@ -178,77 +182,83 @@ def summarise(found: Sequence[SatAstOutcome]) -> dict[str, Any]:
         "auc": metrics.areas(errors, AUC_PIXELS),
         "error_median": median(errors),
         "num_inliers": fmean(outcome.num_inliers for outcome in found),
-        **outcomes.summarise_common(found),
     }
 
 
-def evaluate(
-    runs: Sequence[Run],
-    pairs: Sequence[AnnotatedPair],
-    rotation: Rotation = "upright",
-    *,
-    settings: Settings | None = None,
-    estimator: Estimator | None = None,
-    cache: Path | None = None,
-    made: dict[str, Any] | None = None,
-) -> Evaluation[AnnotatedPair, SatAstOutcome]:
-    """Match and measure the pairs of :func:`list_pairs`, the satellite images rotated."""
-    return outcomes.evaluate(
-        runs,
-        pairs,
-        rotation,
-        partial(measure_pair, estimator=estimator or Estimator()),
-        settings=settings,
-        cache=cache,
-        made=made,
-    )
+# The benchmark --------------------------------------------------------------------------------------------------------
 
 
-# Reporting ------------------------------------------------------------------------------------------------------------
+SatAstResult = Result[AnnotatedPair, SatAstOutcome, NormalisedEstimator]
 
 
-def make_report(
-    evaluations: Sequence[Evaluation[AnnotatedPair, SatAstOutcome]],
-    settings: Settings,
-    estimator: Estimator,
-    environment: dict[str, Any],
-) -> Report:
-    """A table a rotation, a row a run, and curves of recall over error."""
-    views = outcomes.describe_views(evaluations, settings)
-    return Report(
-        "sat-ast",
-        f"{views} Homography by OpenCV USAC_DEFAULT in coordinates from -1 to 1, threshold {estimator.threshold:g}, "
-        f"confidence {estimator.confidence:.8f}, {estimator.max_iterations} iterations, without seed; area under the "
-        f"curve of the errors of all marked points of all pairs, in stored pixels of the satellite image. Shares in "
-        f"per cent; the error is the median over points, matches and inliers are means over pairs; {outcomes.COSTS}",
-        {
-            **outcomes.describe_settings(evaluations, settings),
-            "estimator": {"name": "OpenCV USAC_DEFAULT, normalised coordinates", **asdict(estimator)},
-            "auc_pixels": list(AUC_PIXELS),
-        },
-        environment,
-        [outcomes.make_table(evaluation, _columns(), summarise) for evaluation in evaluations],
-        {
-            f"errors-{evaluation.rotation}.png": outcomes.plot_errors(
-                evaluation,
-                lambda outcome: outcome.errors,
-                limit=AUC_PIXELS[-1],
-                xlabel="error of a marked point, stored pixels",
-                ylabel="points, per cent",
-                title=f"sat-ast, {evaluation.rotation}",
-            )
-            for evaluation in evaluations
-        },
-    )
-
-
-def _columns() -> tuple[Column, ...]:
+def _describe(result: SatAstResult) -> str:
+    estimator = result.options
     return (
+        f"{result.describe_views()} Homography by OpenCV USAC_DEFAULT in coordinates from -1 to 1, threshold "
+        f"{estimator.threshold:g}, confidence {estimator.confidence:.8f}, {estimator.max_iterations} iterations, "
+        f"without seed; area under the curve of the errors of all marked points of all pairs, in stored pixels of the "
+        f"satellite image. Fractions in per cent; the error is the median over points, matches and inliers are means "
+        f"over pairs; {COSTS}"
+    )
+
+
+def _settings(estimator: NormalisedEstimator) -> dict[str, Any]:
+    return {
+        "estimator": {"name": "OpenCV USAC_DEFAULT, normalised coordinates", **asdict(estimator)},
+        "auc_pixels": list(AUC_PIXELS),
+    }
+
+
+def _plots(result: SatAstResult) -> dict[str, Draw]:
+    return plot_errors(
+        result,
+        "errors",
+        lambda outcome: outcome.errors,
+        limit=AUC_PIXELS[-1],
+        xlabel="error of a marked point, stored pixels",
+        ylabel="points, per cent",
+    )
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        default=0.001,
+        metavar="T",
+        help="of the estimator's inliers, for images that span -1 to 1 (default: %(default)s)",
+    )
+
+
+SAT_AST = PairBenchmark(
+    name="sat-ast",
+    help="homographies from astronauts' photographs to satellite images (SatAst)",
+    about="Homographies between photographs by astronauts and satellite images, upright or rotated: area under the "
+    "curve of the errors of points that were marked by hand.",
+    example="""\
+  steerers eval sat-ast --data satast --models upright-sift-so2,sift --rotation upright,quarter --report out
+""",
+    data="the folder that holds annotations-v1 and data",
+    max_size=1024,
+    seed=False,
+    rotations="upright,quarter",
+    rotates=True,
+    add_options=_add_options,
+    list_pairs=lambda arguments: list_pairs(arguments.data),
+    options=NormalisedEstimator(),
+    read_options=lambda arguments: NormalisedEstimator(arguments.threshold),
+    measure=measure_pair,
+    summarise=summarise,
+    columns=(
         *MODEL_COLUMNS,
         *(percent(f"AUC@{pixels:g}", "auc", f"{pixels:g}") for pixels in AUC_PIXELS),
         number("error", "error_median", form="{:.1f} px"),
         number("matches", "num_matches"),
         number("inliers", "num_inliers"),
-        share_failed(),
+        failed_fraction(),
         *COST_COLUMNS,
-    )
+    ),
+    describe=_describe,
+    settings=_settings,
+    plots=_plots,
+)

@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from steerers.benchmarks.protocol import Pair
+from steerers.benchmarks.pairs import Pair
 from steerers.datasets.photos import ENDINGS
 
 EARTH_RADIUS = 6_371_008.8  # metres, mean

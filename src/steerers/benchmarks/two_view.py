@@ -7,11 +7,11 @@ estimators are protocols by name: ``poselib``, and ``opencv``, that of DeDoDe an
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, Literal
 
@@ -19,26 +19,35 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from steerers.benchmarks import metrics, outcomes
+from steerers._arguments import names, positive
+from steerers.benchmarks import cameras, metrics
+from steerers.benchmarks.benchmark import (
+    COSTS,
+    PairBenchmark,
+    Result,
+    check_threshold,
+    plot_errors,
+)
 from steerers.benchmarks.cameras import PosePair
-from steerers.benchmarks.outcomes import Evaluation, Outcome
-from steerers.benchmarks.protocol import Prediction, Rotation, Settings
+from steerers.benchmarks.pairs import ROTATIONS, Rotation
+from steerers.benchmarks.predict import Prediction
 from steerers.benchmarks.report import (
     COST_COLUMNS,
     MISSING,
     MODEL_COLUMNS,
     Column,
-    Report,
+    Draw,
+    TableRow,
+    failed_fraction,
     look_up,
     number,
-    share_failed,
 )
-from steerers.benchmarks.runs import Run
 from steerers.geometry import Pose, scaling, transform_points
+from steerers.images.load import Size
 
 AUC_DEGREES = (5.0, 10.0, 20.0)
-Name = Literal["poselib", "opencv"]
-THRESHOLDS: dict[Name, float] = {"poselib": 1.0, "opencv": 0.5}
+EstimatorName = Literal["poselib", "opencv"]
+THRESHOLDS: dict[EstimatorName, float] = {"poselib": 1.0, "opencv": 0.5}
 """Pixels: at the evaluated size for poselib, at the stored one for OpenCV."""
 OPENCV_CONFIDENCE = 0.99999
 OPENCV_ITERATIONS = 1000
@@ -48,16 +57,10 @@ PAPER = (
     "and all of MegaDepth-1500, whatever was asked for here."
 )
 _NO_POSE: tuple[int, Any, Any] = (0, None, None)
-MEGADEPTH: dict[str, Rotation] = {
-    "megadepth-1500": "upright",
-    "megadepth-c4": "c4",
-    "megadepth-so2": "so2",
-    "megadepth-joint": "joint",
-}
 
 
 @dataclass(frozen=True)
-class Estimator:
+class PoseEstimator:
     """How a pose is found from matches.
 
     Attributes:
@@ -69,7 +72,7 @@ class Estimator:
         runs: how often every pair is estimated, with seeds ``seed``, ``seed + 1``, ...
     """
 
-    name: Name = "poselib"
+    name: EstimatorName = "poselib"
     threshold: float | None = None
     max_iterations: int = 10_000
     runs: int = 1
@@ -78,8 +81,7 @@ class Estimator:
     def __post_init__(self) -> None:
         if self.name not in THRESHOLDS:
             raise ValueError(f"unknown estimator {self.name!r}; use {' or '.join(THRESHOLDS)}")
-        if not 0 < self.pixels < math.inf:
-            raise ValueError(f"threshold must be positive and finite, got {self.threshold}")
+        check_threshold(self.pixels)
         if self.runs < 1:
             raise ValueError(f"runs must be at least 1, got {self.runs}")
         if not 0 <= self.seed < 2**31 - self.runs:
@@ -109,12 +111,12 @@ class Estimator:
         return estimate_opencv(points0, points1, pair.K0, pair.K1, threshold=self.pixels, seed=seed)
 
 
-def scaled(K: NDArray[np.float64], size: metrics.Size, new_size: metrics.Size) -> NDArray[np.float64]:
+def scaled(K: NDArray[np.float64], size: Size, new_size: Size) -> NDArray[np.float64]:
     """Intrinsics of an image of ``size`` after it is resized to ``new_size``, both (width, height)."""
     return scaling(size, new_size).numpy() @ K
 
 
-def _move(points: NDArray[Any], size: metrics.Size, new_size: metrics.Size) -> NDArray[np.float64]:
+def _move(points: NDArray[Any], size: Size, new_size: Size) -> NDArray[np.float64]:
     moved: NDArray[np.float64] = transform_points(scaling(size, new_size), torch.from_numpy(points).double()).numpy()
     return moved
 
@@ -128,7 +130,7 @@ def estimate_opencv(
     threshold: float = 0.5,
     seed: int = 0,
 ) -> Pose:
-    """Relative pose as DeDoDe's benchmark has it: see :class:`Estimator`.
+    """Relative pose as DeDoDe's benchmark has it: see :class:`PoseEstimator`.
 
     OpenCV's RANSAC always draws the same; ``seed`` is of the order of the points. Fewer than five give no pose.
     """
@@ -165,8 +167,8 @@ def estimate_opencv(
 # Measuring ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class PoseOutcome(Outcome):
+@dataclass(frozen=True)
+class PoseOutcome:
     """One pair of one run, measured as often as the estimator runs; an error is infinite where no pose was found."""
 
     pose_errors: list[float]  # degrees
@@ -174,11 +176,10 @@ class PoseOutcome(Outcome):
     angle: float | None  # estimated rotation between the images, degrees
 
 
-def measure_pair(pair: PosePair, prediction: Prediction, estimator: Estimator) -> PoseOutcome:
+def measure_pair(pair: PosePair, prediction: Prediction, estimator: PoseEstimator) -> PoseOutcome:
     """Estimate the pose of a pair from its matches and compare with the truth."""
     poses = [estimator.estimate(pair, prediction, estimator.seed + run) for run in range(estimator.runs)]
     return PoseOutcome(
-        **outcomes.common(pair, prediction),
         pose_errors=[
             math.inf if pose.R is None or pose.t is None else metrics.pose_error(pose.R, pose.t, pair.R, pair.t)
             for pose in poses
@@ -188,7 +189,7 @@ def measure_pair(pair: PosePair, prediction: Prediction, estimator: Estimator) -
     )
 
 
-def summarise(found: Sequence[PoseOutcome]) -> dict[str, Any]:
+def summarise(found: Sequence[PoseOutcome]) -> TableRow:
     """The numbers of a table's row: means over the estimator's runs, and the deviation of the areas among them."""
     runs = len(found[0].pose_errors)
     areas = [metrics.auc([outcome.pose_errors[run] for outcome in found], AUC_DEGREES) for run in range(runs)]
@@ -198,71 +199,13 @@ def summarise(found: Sequence[PoseOutcome]) -> dict[str, Any]:
         "auc": {key: fmean(area) for key, area in zip(keys, zip(*areas, strict=True), strict=True)},
         "auc_deviation": {key: pstdev(area) for key, area in zip(keys, zip(*areas, strict=True), strict=True)},
         "num_inliers": fmean(outcome.num_inliers for outcome in found),
-        **outcomes.summarise_common(found),
     }
 
 
-def evaluate(
-    runs: Sequence[Run],
-    pairs: Sequence[PosePair],
-    rotation: Rotation = "upright",
-    *,
-    settings: Settings | None = None,
-    estimator: Estimator | None = None,
-    cache: Path | None = None,
-    made: dict[str, Any] | None = None,
-) -> Evaluation[PosePair, PoseOutcome]:
-    """Match and measure upright ``pairs``; ``cache`` and ``made`` as :func:`steerers.benchmarks.outcomes.evaluate`."""
-    measure = partial(measure_pair, estimator=estimator or Estimator())
-    return outcomes.evaluate(runs, pairs, rotation, measure, settings=settings, cache=cache, made=made)
+# The benchmarks -------------------------------------------------------------------------------------------------------
 
 
-# Reporting ------------------------------------------------------------------------------------------------------------
-
-
-def make_report(
-    benchmark: str,
-    evaluations: Sequence[Evaluation[PosePair, PoseOutcome]],
-    settings: Settings,
-    estimator: Estimator,
-    environment: dict[str, Any],
-    *,
-    paper: Sequence[dict[str, Any]] = (),
-) -> Report:
-    """A table a rotation, with the rows of the ``paper`` below each."""
-    return Report(
-        benchmark,
-        _describe(outcomes.describe_views(evaluations, settings), estimator) + (PAPER if paper else ""),
-        {
-            **outcomes.describe_settings(evaluations, settings),
-            "estimator": estimator.describe(),
-            "auc_degrees": list(AUC_DEGREES),
-        },
-        environment,
-        [outcomes.make_table(found, _columns(), summarise, more_rows=paper) for found in evaluations],
-        {
-            f"pose-error-{found.rotation}.png": outcomes.plot_errors(
-                found,
-                lambda outcome: outcome.pose_errors,
-                limit=max(AUC_DEGREES),
-                xlabel="pose error, degrees",
-                title=f"{benchmark}, {found.rotation}",
-            )
-            for found in evaluations
-        },
-    )
-
-
-def _columns() -> tuple[Column, ...]:
-    return (
-        *MODEL_COLUMNS,
-        *(_area(f"{degrees:g}") for degrees in AUC_DEGREES),
-        number("matches", "num_matches"),
-        number("inliers", "num_inliers"),
-        number("keypoints", "num_keypoints"),
-        share_failed(),
-        *COST_COLUMNS,
-    )
+PoseResult = Result[PosePair, PoseOutcome, PoseEstimator]
 
 
 def _area(key: str) -> Column:
@@ -277,7 +220,8 @@ def _area(key: str) -> Column:
     return Column(f"AUC@{key}°", cell)
 
 
-def _describe(views: str, estimator: Estimator) -> str:
+def _describe(result: PoseResult) -> str:
+    estimator = result.options
     if estimator.name == "poselib":
         how = (
             f"poselib, {estimator.pixels:g} px at the evaluated size, at most {estimator.max_iterations} iterations, "
@@ -290,9 +234,113 @@ def _describe(views: str, estimator: Estimator) -> str:
             f"recoverPose: the estimator of DeDoDe and of the paper"
         )
     return (
-        f"{views} Keypoints of rotated images are rotated back, so that intrinsics and poses stay. Pose by {how}; "
-        f"{estimator.runs} {'run' if estimator.runs == 1 else 'runs'} of it. Area under the curve of the pose error, "
-        f"the larger of the rotation's and the translation's (at most 90 degrees, its sign is not told apart), in per "
-        f"cent; a failure is an infinite error, which gives the same areas as the 90 degrees of others. Matches, "
-        f"inliers and keypoints are means; {outcomes.COSTS}"
+        f"{result.describe_views()} Keypoints of rotated images are rotated back, so that intrinsics and poses stay. "
+        f"Pose by {how}; {estimator.runs} {'run' if estimator.runs == 1 else 'runs'} of it. Area under the curve of "
+        f"the pose error, the larger of the rotation's and the translation's (at most 90 degrees, its sign is not told "
+        f"apart), in per cent; a failure is an infinite error, which gives the same areas as the 90 degrees of others. "
+        f"Matches, inliers and keypoints are means; {COSTS}{PAPER if result.has_paper else ''}"
     )
+
+
+def _plots(result: PoseResult) -> dict[str, Draw]:
+    return plot_errors(
+        result, "pose-error", lambda o: o.pose_errors, limit=max(AUC_DEGREES), xlabel="pose error, degrees"
+    )
+
+
+def _add_options(parser: argparse.ArgumentParser, *, estimator: EstimatorName = "opencv") -> None:
+    parser.add_argument("--sequences", type=names, metavar="LIST", help="names of the sequences (default: all)")
+    parser.add_argument(
+        "--estimator",
+        choices=tuple(THRESHOLDS),
+        default=estimator,
+        help="opencv is that of the paper (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--threshold", type=float, metavar="PX", help="of inliers (default: 1 for poselib, 0.5 for opencv)"
+    )
+    parser.add_argument(
+        "--runs",
+        dest="repeats",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="estimate every pair so often, with other seeds (default: %(default)s)",
+    )
+
+
+def _add_cameras_options(parser: argparse.ArgumentParser) -> None:
+    _add_options(parser, estimator="poselib")
+    parser.add_argument(
+        "--apart",
+        type=lambda text: [positive(number) for number in names(text)],
+        default="1,2,3",
+        metavar="LIST",
+        help="pairs (i, i + k) of a sequence for each k (default: %(default)s)",
+    )
+
+
+def _read_options(arguments: argparse.Namespace) -> PoseEstimator:
+    return PoseEstimator(arguments.estimator, arguments.threshold, runs=arguments.repeats, seed=arguments.seed)
+
+
+_benchmark = partial(
+    PairBenchmark[PosePair, PoseOutcome, PoseEstimator],
+    max_size=1024,
+    rotates=True,
+    options=PoseEstimator(),
+    read_options=_read_options,
+    measure=measure_pair,
+    summarise=summarise,
+    columns=(
+        *MODEL_COLUMNS,
+        *(_area(f"{degrees:g}") for degrees in AUC_DEGREES),
+        number("matches", "num_matches"),
+        number("inliers", "num_inliers"),
+        number("keypoints", "num_keypoints"),
+        failed_fraction(),
+        *COST_COLUMNS,
+    ),
+    describe=_describe,
+    settings=lambda estimator: {"estimator": estimator.describe(), "auc_degrees": list(AUC_DEGREES)},
+    plots=_plots,
+)
+
+
+def _megadepth(
+    variant: str, rotation: Rotation, rotated: str = ""
+) -> PairBenchmark[PosePair, PoseOutcome, PoseEstimator]:
+    name, images = f"megadepth-{variant}", f"MegaDepth-1500{rotated}"
+    return _benchmark(
+        name=name,
+        help=f"relative pose on {images}",
+        about=f"Relative pose on {images}: area under the curve of the pose error at 5, 10 and 20 degrees.",
+        example=f"  steerers eval {name} --data megadepth --models dedode-b,dedode-b-c4 --runs 5\n",
+        data="the folder that holds LoFTR's scene files and Undistorted_SfM",
+        num_keypoints=20_000,
+        paper=("megadepth", variant),
+        add_options=_add_options,
+        list_pairs=lambda arguments: cameras.list_megadepth(arguments.data, arguments.sequences),
+        rotation=rotation,
+    )
+
+
+MEGADEPTH = (
+    _megadepth("1500", "upright"),
+    _megadepth("c4", "c4", f", the {ROTATIONS['c4']}"),
+    _megadepth("so2", "so2", f", the {ROTATIONS['so2']}"),
+    _megadepth("joint", "joint", f", {ROTATIONS['joint']}"),
+)
+CAMERAS = _benchmark(
+    name="cameras",
+    help="relative pose on your own images with cameras",
+    about="Relative pose on sequences of images with a cameras.json each, upright or rotated: area under the curve of "
+    "the pose error at 5, 10 and 20 degrees.",
+    example="""\
+  steerers eval cameras --data strecha --models upright-sift,sift --rotation upright,fixed --apart 1,2,3
+""",
+    data="a folder of sequences, each with a cameras.json",
+    rotations="upright",
+    add_options=_add_cameras_options,
+    list_pairs=lambda arguments: cameras.list_pairs(arguments.data, arguments.apart, arguments.sequences),
+)

@@ -1,7 +1,7 @@
 """``steerers eval NAME --data DIR``: benchmarks, several models side by side.
 
-Every benchmark is a module of :mod:`steerers.cli` with ``add_to(benchmarks)``; here is what they share: the options,
-the models that are asked for, and what is printed and written in the end.
+A benchmark is a record of :mod:`steerers.benchmarks` with its words and options; here is the command that all of them
+share: its options, what is checked first, and what is printed and written in the end.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,33 +18,36 @@ from steerers.cli import options
 if TYPE_CHECKING:
     import torch
 
+    from steerers.benchmarks.benchmark import Benchmark
     from steerers.benchmarks.report import Report
-    from steerers.benchmarks.runs import Run
 
 EXAMPLE = """example:
   steerers eval oxford --data oxford --models upright-sift,sift,orb --rotation fixed
   steerers eval hpatches --data hpatches-sequences-release --models upright-sift:max-matches,upright-sift:tta \\
       --rotation upright,quarter,joint --report out
 """
-MODELS = "upright-sift,sift,orb"
 REPORTS = Path("reports")
 """The folder, in the current one, of the reports of all benchmarks."""
 PREDICTIONS = "predictions"
 """The folder of kept matches, beside the weights."""
 
 
+def list_benchmarks() -> tuple[Benchmark, ...]:
+    """All that there are, in the order of the help."""
+    from steerers.benchmarks.aims import AIMS
+    from steerers.benchmarks.collections import COLLECTIONS
+    from steerers.benchmarks.equivariance import EQUIVARIANCE
+    from steerers.benchmarks.homographies import HPATCHES, OXFORD
+    from steerers.benchmarks.roto import ROTO_360
+    from steerers.benchmarks.satast import SAT_AST
+    from steerers.benchmarks.speed.runtime import RUNTIME
+    from steerers.benchmarks.two_view import CAMERAS, MEGADEPTH
+
+    return (OXFORD, HPATCHES, ROTO_360, *MEGADEPTH, CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME, EQUIVARIANCE)
+
+
 def add_to(commands: Any) -> None:
     """Add the command, with its benchmarks, to the parser."""
-    from steerers.cli import (
-        eval_aims,
-        eval_collections,
-        eval_equivariance,
-        eval_homographies,
-        eval_roto,
-        eval_runtime,
-        eval_two_view,
-    )
-
     parser = commands.add_parser(
         "eval",
         help="run a benchmark",
@@ -53,88 +57,86 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     benchmarks = parser.add_subparsers(title="benchmarks", metavar="NAME", required=True)
-    for module in (
-        eval_homographies,
-        eval_roto,
-        eval_two_view,
-        eval_aims,
-        eval_collections,
-        eval_runtime,
-        eval_equivariance,
-    ):
-        module.add_to(benchmarks)
+    for benchmark in list_benchmarks():
+        one: argparse.ArgumentParser = benchmarks.add_parser(
+            benchmark.name,
+            help=benchmark.help,
+            description=benchmark.about,
+            epilog=f"example:\n{benchmark.example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        _add_options(one, benchmark)
+        one.set_defaults(run=partial(run, benchmark))
 
 
-def add_benchmark(benchmarks: Any, name: str, what: str, description: str, example: str) -> argparse.ArgumentParser:
-    """The parser of one benchmark; ``example`` is at least one line ``  steerers eval NAME ...``."""
-    parser: argparse.ArgumentParser = benchmarks.add_parser(
-        name,
-        help=what,
-        description=description,
-        epilog=f"example:\n{example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(benchmark=name)
-    return parser
+def run(benchmark: Benchmark, arguments: argparse.Namespace) -> int:
+    """Match, measure, print, write; or what an option of the benchmark asks for instead."""
+    said = benchmark.instead(arguments)
+    if said is not None:
+        options.say(said)
+        return 0
+    device = _start(benchmark, arguments)
+    return _finish(arguments, benchmark.evaluate(arguments, device))
 
 
 # Options --------------------------------------------------------------------------------------------------------------
 
 
-def add_common_options(
-    parser: argparse.ArgumentParser,
-    *,
-    data: str | None = "the folder that holds the data",
-    models: str | None = MODELS,
-    num_keypoints: int | None = 2048,
-    max_size: int | None = 800,
-    cache: bool = True,
-    paper: bool = False,
-    seed: bool = True,
-) -> None:
-    """The options of all benchmarks; ``None`` or ``False`` leaves one out.
-
-    Args:
-        data: what ``--data`` is.
-        models: the default of ``--models``; it brings ``--weights``.
-        num_keypoints, max_size: defaults.
-        cache: whether matches are kept, for benchmarks on pairs of images.
-        paper: whether the paper has the experiment, and ``--no-paper`` hides it.
-        seed: whether the benchmark itself draws anything; strategies have seeds of their own.
-    """
+def _add_options(parser: argparse.ArgumentParser, benchmark: Benchmark) -> None:
+    """The options that benchmarks share, as far as this one has them, and its own."""
     from steerers.benchmarks.runs import SPEC
 
-    if data is not None:
-        parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=data)
-    if models is not None:
-        parser.add_argument(
-            "--models",
-            type=names,
-            default=models,
-            metavar="LIST",
-            help=f"{SPEC}, with commas between (default: %(default)s)",
-        )
-        options.add_weights_option(parser)
-    if num_keypoints is not None:
-        parser.add_argument(
-            "--num-keypoints", type=options.positive, default=num_keypoints, metavar="N", help="default: %(default)s"
-        )
-    if max_size is not None:
-        parser.add_argument(
-            "--max-size", type=options.positive, default=max_size, metavar="PX", help="longest side: %(default)s"
-        )
-    if cache:
+    if benchmark.data is not None:
+        parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=benchmark.data)
+    parser.add_argument(
+        "--models",
+        type=options.names,
+        default=benchmark.models,
+        metavar="LIST",
+        help=f"{SPEC}, with commas between (default: %(default)s)",
+    )
+    options.add_weights_option(parser)
+    _add_size_options(parser, benchmark)
+    if benchmark.keeps_matches:
         _add_cache_options(parser)
-    if paper:
+    if benchmark.paper is not None:
         parser.add_argument("--no-paper", action="store_true", help="leave out the paper's rows")
-    if seed:
+    if benchmark.seed:
         parser.add_argument(
             "--seed", type=int, default=0, help="of the estimator or what is drawn (default: %(default)s)"
         )
-    _add_output_options(parser)
+    _add_output_options(parser, benchmark.name)
+    _add_rotation_options(parser, benchmark)
+    benchmark.add_options(parser)
 
 
-def _add_output_options(parser: argparse.ArgumentParser) -> None:
+def _add_size_options(parser: argparse.ArgumentParser, benchmark: Benchmark) -> None:
+    parser.add_argument(
+        "--num-keypoints",
+        type=options.positive,
+        default=benchmark.num_keypoints,
+        metavar="N",
+        help="default: %(default)s",
+    )
+    if benchmark.max_size is not None:
+        parser.add_argument(
+            "--max-size",
+            type=options.positive,
+            default=benchmark.max_size,
+            metavar="PX",
+            help="longest side: %(default)s",
+        )
+    if benchmark.short_side is not None:
+        parser.add_argument(
+            "--short-side",
+            type=options.positive,
+            default=benchmark.short_side,
+            metavar="PX",
+            help="shortest side of all images; smaller ones are enlarged (default: %(default)s)",
+        )
+
+
+def _add_output_options(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as Markdown")
@@ -143,7 +145,7 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         "--report",
         type=Path,
         metavar="DIR",
-        help=f"write report.json, report.md and plots here (default: {REPORTS / parser.get_default('benchmark')})",
+        help=f"write report.json, report.md and plots here (default: {REPORTS / name})",
     )
     report.add_argument("--no-report", action="store_true", help="print only")
 
@@ -160,27 +162,27 @@ def _add_cache_options(parser: argparse.ArgumentParser) -> None:
     cache.add_argument("--no-cache", action="store_true", help="match anew, keep nothing")
 
 
-def add_rotation_options(parser: argparse.ArgumentParser, default: str | None = "upright") -> None:
-    """``--rotation``, unless the benchmark has its own, and ``--mask-corners``."""
-    from steerers.benchmarks.protocol import ROTATIONS
+def _add_rotation_options(parser: argparse.ArgumentParser, benchmark: Benchmark) -> None:
+    from steerers.benchmarks.pairs import ROTATIONS
 
-    if default is not None:
+    if benchmark.rotations is not None:
         parser.add_argument(
             "--rotation",
             type=_rotations,
-            default=default,
+            default=benchmark.rotations,
             metavar="LIST",
             help=f"{', '.join(ROTATIONS)}, or several (default: %(default)s)",
         )
-    parser.add_argument(
-        "--mask-corners", action="store_true", help="no keypoints in the black corners that oblique rotations leave"
-    )
+    if benchmark.rotates:
+        parser.add_argument(
+            "--mask-corners", action="store_true", help="no keypoints in the black corners that oblique rotations leave"
+        )
 
 
 def _rotations(text: str) -> list[str]:
-    from steerers.benchmarks.protocol import ROTATIONS
+    from steerers.benchmarks.pairs import ROTATIONS
 
-    found = names(text)
+    found = options.names(text)
     for index, name in enumerate(found):
         if name not in ROTATIONS:
             raise argparse.ArgumentTypeError(f"unknown rotation {name!r}; use one of {', '.join(ROTATIONS)}")
@@ -189,31 +191,23 @@ def _rotations(text: str) -> list[str]:
     return found
 
 
-def names(text: str) -> list[str]:
-    """Names with commas between."""
-    found = [name.strip() for name in text.split(",")]
-    if "" in found:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names with commas between")
-    return found
-
-
 # Running --------------------------------------------------------------------------------------------------------------
 
 
-def start(arguments: argparse.Namespace) -> torch.device:
+def _start(benchmark: Benchmark, arguments: argparse.Namespace) -> torch.device:
     """Refuse outputs that cannot be written and a device that is not there, before any work; the device.
 
     Fills in where the report goes and where matches are kept, unless these are not wanted.
     """
-    from steerers.pipeline import parse_device
+    from steerers._devices import parse_device
 
     for path in (arguments.json, arguments.markdown):
         options.check_output(path)
     if arguments.report is not None:
         _check_folder(arguments.report)
     elif not arguments.no_report:
-        arguments.report = _default_report(arguments.benchmark)
-    if "cache" in arguments and not arguments.no_cache:
+        arguments.report = _default_report(benchmark.name)
+    if benchmark.keeps_matches and not arguments.no_cache:
         from steerers.models.downloads import home
 
         arguments.cache = arguments.cache or home() / PREDICTIONS
@@ -244,20 +238,7 @@ def _check_cache(folder: Path) -> None:
         raise ValueError(f"cannot keep matches in {folder}: cannot write to {there}; give --cache DIR, or --no-cache")
 
 
-def load_models(arguments: argparse.Namespace, device: torch.device) -> list[Run]:
-    """The runs that ``--models`` names."""
-    from steerers.benchmarks.runs import load_runs
-
-    return load_runs(
-        arguments.models,
-        num_keypoints=arguments.num_keypoints,
-        max_size=arguments.max_size,
-        device=device,
-        weights=arguments.weights or (),
-    )
-
-
-def finish(arguments: argparse.Namespace, report: Report) -> int:
+def _finish(arguments: argparse.Namespace, report: Report) -> int:
     """Print the Markdown, write the files, say where the report is on standard error; the exit code."""
     from steerers.benchmarks.report import dump, write_text
 

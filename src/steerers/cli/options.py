@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from steerers import _arguments
 from steerers.matching.strategies import STRATEGIES, Order
 from steerers.pipeline import MAX_SIZE, NUM_KEYPOINTS
 
+positive, names = _arguments.positive, _arguments.names
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
 
 
@@ -76,18 +78,10 @@ def parse_order(text: str) -> Order:
     """A whole number of at least 2, or ``continuous``."""
     if text in ("continuous", "default"):
         return None if text == "continuous" else "default"
-    order = _whole_number(text)
+    order = _arguments.whole_number(text)
     if order < 2:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number of at least 2 nor 'continuous'")
     return order
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    number = _whole_number(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return number
 
 
 def above_zero(what: str) -> Callable[[str], float]:
@@ -105,7 +99,7 @@ def above_zero(what: str) -> Callable[[str], float]:
     return parse
 
 
-def share(text: str) -> float:
+def fraction(text: str) -> float:
     """A number from 0 to 1."""
     try:
         value = float(text)
@@ -114,14 +108,6 @@ def share(text: str) -> float:
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
     return value
-
-
-def _whole_number(text: str) -> int:
-    """The number, or 0, which no option takes, for what is none."""
-    try:
-        return int(text)
-    except ValueError:
-        return 0
 
 
 def parse_size(text: str) -> tuple[int, int]:

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which the colour-blind tell apart, without the yellow that paper swallows."""
+BINS = 36
+"""Of a histogram of angles: 10 degrees each."""
 LINES = ("-", "--", ":", "-.")
 WIDTH, HEIGHT, DPI = 7.0, 4.2, 150  # of the axes with their labels, inches; the legend comes below
 _LEGEND_ROW = 0.22  # inches
@@ -38,7 +40,6 @@ def curves(
     xlim: Range | None = None,
     ylim: Range | None = None,
     xticks: Sequence[float] | None = None,
-    log: Literal["x", "y"] | None = None,
     markers: bool = False,
 ) -> None:
     """Draw labelled lines.
@@ -48,7 +49,6 @@ def curves(
         series: x and y of each line by its label. A value that is ``None`` or NaN leaves a gap.
         step: level between points: with ``"pre"`` a value holds back to the point before (precision over recall), with
             ``"post"`` on to the next (recall over error).
-        log: the axis that is logarithmic.
         markers: mark the points too, for few of them.
     """
     with _axes(path, list(series), xlabel, ylabel, title) as axes:
@@ -64,69 +64,28 @@ def curves(
                 marker="o" if markers else None,
                 markersize=3.5,
             )
-        if log is not None:
-            axes.set_xscale("log") if log == "x" else axes.set_yscale("log")
         _limit(axes, xlim, ylim, xticks)
 
 
-def histogram(
-    path: Path,
-    series: Mapping[str, Values],
-    bins: int | Sequence[float],
-    *,
-    xlabel: str,
-    ylabel: str = "",
-    title: str = "",
-    share: bool = False,
-    xticks: Sequence[float] | None = None,
-) -> None:
-    """Draw outlines of histograms, one over the other.
+def angle_histogram(path: Path, series: Mapping[str, Values], *, ylabel: str, title: str = "") -> None:
+    """Draw outlines of histograms of angles in degrees, one over the other, -180 to 180 with a bin centred on 0.
 
     Args:
         path: of the picture; its ending says the format.
         series: values by label; those that are ``None``, NaN or infinite are left out.
-        bins: their number, over the range of all values, or their edges.
-        ylabel: by default what ``share`` makes it.
-        share: per cent of the values instead of their number.
     """
-    values = {label: _finite(found) for label, found in series.items()}
-    edges = _edges(list(values.values()), bins)
-    with _axes(path, list(series), xlabel, ylabel or ("per cent" if share else "number"), title) as axes:
-        for (label, found), (colour, line) in zip(values.items(), _styles(), strict=False):
-            heights = np.histogram(found, edges)[0].astype(np.float64)
-            if share:
-                heights *= 100 / max(len(found), 1)
+    edges = np.linspace(-180, 180, BINS + 1) - 180 / BINS
+    with _axes(path, list(series), "angle in degrees, counter-clockwise", ylabel, title) as axes:
+        for (label, found), (colour, line) in zip(series.items(), _styles(), strict=False):
+            angles = _floats(found)
+            wrapped = np.mod(angles[np.isfinite(angles)] - edges[0], 360) + edges[0]
+            heights = np.histogram(wrapped, edges)[0].astype(np.float64)
             axes.stairs(heights, edges, label=_plain(label), color=colour, linestyle=line, linewidth=1.6)
-            if len(values) == 1:
+            if len(series) == 1:
                 axes.stairs(heights, edges, fill=True, alpha=0.25, color=colour)
-        _limit(axes, (float(edges[0]), float(edges[-1])), None, xticks)
+        _limit(axes, (float(edges[0]), float(edges[-1])), None, range(-180, 181, 45))
         axes.set_ylim(bottom=0)
-        if not share:
-            axes.yaxis.get_major_locator().set_params(integer=True)
-
-
-def angle_histogram(
-    path: Path,
-    series: Mapping[str, Values],
-    *,
-    width: float = 10.0,
-    xlabel: str = "angle in degrees, counter-clockwise",
-    ylabel: str = "",
-    title: str = "",
-    share: bool = False,
-) -> None:
-    """Draw histograms of angles in degrees over the whole rotation, -180 to 180, with a bin centred on 0.
-
-    Args:
-        width: of a bin in degrees, about: their number is whole and even.
-    """
-    if not 0 < width <= 180:
-        raise ValueError(f"width of a bin must be more than 0 and at most 180 degrees, got {width}")
-    number = 2 * max(round(180 / width), 1)
-    edges = np.linspace(-180, 180, number + 1) - 180 / number
-    wrapped = {label: np.mod(_finite(found) - edges[0], 360) + edges[0] for label, found in series.items()}
-    ticks = list(range(-180, 181, 45))
-    histogram(path, wrapped, edges.tolist(), xlabel=xlabel, ylabel=ylabel, title=title, share=share, xticks=ticks)
+        axes.yaxis.get_major_locator().set_params(integer=True)
 
 
 def bars(
@@ -144,14 +103,14 @@ def bars(
         rows: labels, from the top down.
         series: by label, as many values as rows.
     """
-    places = np.arange(len(rows))
+    positions = np.arange(len(rows))
     with _axes(path, list(series), xlabel, "", title, height=0.9 + 0.28 * len(rows)) as axes:
         left = np.zeros(len(rows))
         for (label, values), (colour, _) in zip(series.items(), _styles(), strict=False):
             lengths = np.nan_to_num(_floats(values))
-            axes.barh(places, lengths, left=left, height=0.7, label=_plain(label), color=colour)
+            axes.barh(positions, lengths, left=left, height=0.7, label=_plain(label), color=colour)
             left = left + lengths
-        axes.set_yticks(places, [_plain(row) for row in rows])
+        axes.set_yticks(positions, [_plain(row) for row in rows])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
 
@@ -200,19 +159,8 @@ def _limit(axes: Any, xlim: Range | None, ylim: Range | None, xticks: Sequence[f
         axes.set_ylim(*ylim)
 
 
-def _edges(values: Sequence[NDArray[np.float64]], bins: int | Sequence[float]) -> NDArray[np.float64]:
-    if not isinstance(bins, int):
-        return np.asarray(bins, np.float64)
-    return np.histogram_bin_edges(np.concatenate(values), bins).astype(np.float64)
-
-
 def _floats(values: Values) -> NDArray[np.float64]:
     return np.array([math.nan if value is None else float(value) for value in values], np.float64)
-
-
-def _finite(values: Values) -> NDArray[np.float64]:
-    found = _floats(values)
-    return found[np.isfinite(found)]
 
 
 def _plain(text: str) -> str:

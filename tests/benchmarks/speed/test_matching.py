@@ -9,9 +9,17 @@ import torch
 from torch import Tensor
 
 from steerers.benchmarks.speed import textbook
-from steerers.benchmarks.speed.floors import Peak
-from steerers.benchmarks.speed.matching import MEASURED, Row, bench_matching, make_pair, steerer_for
+from steerers.benchmarks.speed.matching import (
+    MEASURED,
+    MatchingRow,
+    MatchingSettings,
+    Peak,
+    bench_matching,
+    floor_of,
+    peak_of,
+)
 from steerers.benchmarks.speed.measure import Cost
+from steerers.benchmarks.speed.subjects import plant_pair, steerer_for
 from steerers.matching import STRATEGIES
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
@@ -19,6 +27,7 @@ from steerers.steering.steerer import Steerer
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 NUM, DIM, ORDER = 200, 128, 8
+PEAK = Peak(1e12, 1e12)
 ROTATION = 2 * math.pi * 3 / ORDER  # of the made pairs here
 
 
@@ -38,7 +47,7 @@ def as_set(indices: Tensor) -> set[tuple[int, int]]:
     "steerer", [Steerer.spread(DIM), Steerer.freq1(DIM), Steerer.perm(DIM, "C8")], ids=["Spread", "Freq1", "Perm"]
 )
 def test_half_of_a_pair_corresponds(steerer: Steerer) -> None:
-    unit0, unit1 = make_pair(NUM, steerer, ROTATION, CPU)
+    unit0, unit1 = plant_pair(NUM, steerer, ROTATION, CPU)
     assert unit0.shape == unit1.shape == (NUM, DIM)
     assert unit0.dtype == unit1.dtype == torch.float32
     for unit in (unit0, unit1):
@@ -52,7 +61,7 @@ def test_half_of_a_pair_corresponds(steerer: Steerer) -> None:
 
 def test_pairs_come_from_their_seed_alone() -> None:
     steerer, state = Steerer.spread(DIM), torch.random.get_rng_state()
-    first, again, other = (make_pair(20, steerer, ROTATION, CPU, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (plant_pair(20, steerer, ROTATION, CPU, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(first[0], again[0])
     assert torch.equal(first[1], again[1])
     assert not torch.equal(first[0], other[0])
@@ -61,7 +70,7 @@ def test_pairs_come_from_their_seed_alone() -> None:
 
 @pytest.mark.parametrize("num", [1, 2, 3])
 def test_small_pairs(num: int) -> None:
-    unit0, unit1 = make_pair(num, Steerer.spread(DIM), ROTATION, CPU)
+    unit0, unit1 = plant_pair(num, Steerer.spread(DIM), ROTATION, CPU)
     assert len(unit0) == len(unit1) == num
     assert bool(torch.isfinite(unit1).all())
 
@@ -78,15 +87,15 @@ def test_dual_softmax_by_hand() -> None:
 @pytest.mark.parametrize("strategy", ["max-matches", "max-similarity", "subset", "procrustes", "prototype-procrustes"])
 def test_textbook_finds_what_was_rotated(strategy: str) -> None:
     _, steerer = steerer_for(strategy, DIM)
-    unit0, unit1 = make_pair(NUM, steerer, ROTATION, CPU)
+    unit0, unit1 = plant_pair(NUM, steerer, ROTATION, CPU)
     found = as_set(textbook.match(strategy, unit0, unit1, steerer, Group(ORDER).angles()))
     truth = true_pairs(unit0, unit1, steerer)
     assert len(found & truth) >= 0.85 * len(truth)  # noise in its rotation costs prototype-procrustes a tenth
 
 
-def test_textbook_dual_softmax_does_not_rotation() -> None:
+def test_textbook_dual_softmax_does_not_rotate() -> None:
     steerer = Steerer.spread(DIM)
-    upright, rotated = (make_pair(NUM, steerer, angle, CPU) for angle in (0.0, ROTATION))
+    upright, rotated = (plant_pair(NUM, steerer, angle, CPU) for angle in (0.0, ROTATION))
     truth = true_pairs(*rotated, steerer)
     found = [
         as_set(textbook.match("dual-softmax", *pair, steerer, Group(ORDER).angles())) for pair in (upright, rotated)
@@ -98,7 +107,7 @@ def test_textbook_dual_softmax_does_not_rotation() -> None:
 def test_textbook_invariant_sees_no_rotation() -> None:
     steerer = Steerer.spread(DIM)
     angles = Group(ORDER).angles()
-    pair = make_pair(NUM, steerer, ROTATION, CPU)
+    pair = plant_pair(NUM, steerer, ROTATION, CPU)
     rotated_back = steerer.steer(pair[0], ROTATION), pair[1]
     assert as_set(textbook.match("invariant", *pair, steerer, angles)) == as_set(
         textbook.match("invariant", *rotated_back, steerer, angles)
@@ -107,7 +116,7 @@ def test_textbook_invariant_sees_no_rotation() -> None:
 
 def test_textbook_subset_agrees_with_the_whole_where_the_rotation_is_clear() -> None:
     steerer, angles = Steerer.spread(DIM), Group(ORDER).angles()
-    pair = make_pair(NUM, steerer, ROTATION, CPU)
+    pair = plant_pair(NUM, steerer, ROTATION, CPU)
     by_subset = textbook.match("subset", *pair, steerer, angles, subset=150)
     assert as_set(by_subset) == as_set(textbook.match("max-matches", *pair, steerer, angles))
 
@@ -127,7 +136,7 @@ def test_every_strategy_with_a_textbook_form_is_measured() -> None:
 
 @pytest.mark.parametrize("order", [4, 7])
 def test_the_same_matches_as_the_textbook(order: int) -> None:
-    rows = bench_matching(NUM, 56, order, CPU, repeats=1)
+    rows = bench_matching(MatchingSettings(NUM, 56, order, repeats=1), CPU)
     assert [row.strategy for row in rows] == list(MEASURED)
     for row in rows:
         assert row.common == 1.0, row.strategy
@@ -137,21 +146,21 @@ def test_the_same_matches_as_the_textbook(order: int) -> None:
 
 
 def test_different_matches_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One match less of about a hundred is seen in the share."""
+    """One match less of about a hundred is seen in the fraction."""
     whole = textbook.match
     monkeypatch.setattr(textbook, "match", lambda *arguments: whole(*arguments)[1:])
-    (row,) = bench_matching(NUM, DIM, ORDER, CPU, strategies=["max-matches"], repeats=1)
+    (row,) = bench_matching(MatchingSettings(NUM, DIM, ORDER, repeats=1), CPU, ["max-matches"])
     assert row.common == pytest.approx((row.matches - 1) / row.matches)
 
 
 def test_without_textbook() -> None:
-    (row,) = bench_matching(NUM, DIM, ORDER, CPU, strategies=["dual-softmax"], repeats=1, with_textbook=False)
+    (row,) = bench_matching(MatchingSettings(NUM, DIM, ORDER, repeats=1, with_textbook=False), CPU, ["dual-softmax"])
     assert row.textbook is row.common is row.speedup is None
     assert row.cost.extra_bytes > 0
 
 
 def test_speedup() -> None:
-    row = Row("dual-softmax", "Spread", Cost(0.5, 10), Cost(2.0, 100), 7, 1.0)
+    row = MatchingRow("dual-softmax", "Spread", Cost(0.5, 10), Cost(2.0, 100), 7, 1.0)
     assert row.speedup == 4.0
 
 
@@ -165,9 +174,8 @@ def test_the_papers_steerers() -> None:
 
 
 def test_over_floor() -> None:
-    (row,) = bench_matching(
-        NUM, DIM, ORDER, CPU, strategies=["dual-softmax"], repeats=1, with_textbook=False, peak=Peak(1e9)
-    )
+    settings = MatchingSettings(NUM, DIM, ORDER, repeats=1, with_textbook=False, peak=Peak(1e9))
+    (row,) = bench_matching(settings, CPU, ["dual-softmax"])
     assert row.floor is not None
     assert row.floor.seconds == 4 * NUM**2 * DIM / 1e9
     assert row.over_floor == row.cost.seconds / row.floor.seconds
@@ -179,7 +187,7 @@ def test_a_textbook_that_does_not_fit_is_left_out(error: type[Exception], monkey
         raise error("too much")
 
     monkeypatch.setattr(textbook, "match", fail)
-    (row,) = bench_matching(NUM, DIM, ORDER, CPU, strategies=["dual-softmax"], repeats=1)
+    (row,) = bench_matching(MatchingSettings(NUM, DIM, ORDER, repeats=1), CPU, ["dual-softmax"])
     assert row.textbook is row.common is row.speedup is None
     assert row.note == "the textbook form needs more memory than there is"
     assert row.matches > 0
@@ -193,4 +201,53 @@ def test_what_cannot_fit_is_not_tried() -> None:
 
 def test_options_of_the_kernels_arrive() -> None:
     with pytest.raises(ValueError, match="precision must be one of default, exact, got 'half'"):
-        bench_matching(NUM, DIM, ORDER, CPU, strategies=["invariant"], repeats=1, precision="half")  # type: ignore[arg-type]
+        bench_matching(MatchingSettings(NUM, DIM, ORDER, repeats=1, precision="half"), CPU, ["invariant"])  # type: ignore[arg-type]
+
+
+# Floors: the least time of matching, counted by hand ------------------------------------------------------------------
+
+
+def test_known_devices() -> None:
+    h200 = peak_of("NVIDIA H200", "default")
+    assert h200 == Peak(989e12, 4.8e12)
+    assert peak_of("NVIDIA H100 80GB HBM3", "exact") == Peak(67e12, 3.35e12)
+    assert peak_of("CPU x86_64", "default") is None
+    assert peak_of("CPU x86_64", "default", tflops=0.5) == Peak(5e11, math.inf)
+    assert peak_of("NVIDIA H200", "default", tflops=800.0) == Peak(8e14, 4.8e12)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "order", "coordinates"),
+    [
+        ("dual-softmax", 8, 256),
+        ("max-matches", 8, 4 * 256),
+        ("max-similarity", 8, 4 * 256),
+        ("max-similarity", 5, 5 * 256),
+        ("procrustes", 8, 512),
+        ("prototype-procrustes", 8, 256),
+        ("invariant", 8, 40),
+    ],
+)
+def test_operations(strategy: str, order: int, coordinates: int) -> None:
+    floor = floor_of(strategy, 20_000, steerer_for(strategy, 256)[1], order, PEAK)
+    assert floor.operations == 2 * 2 * 20_000**2 * coordinates
+    assert floor.bytes == 2 * 20_000 * 256 * 4
+    assert floor.seconds == floor.operations / 1e12
+
+
+def test_subsets_are_added() -> None:
+    steerer = steerer_for("subset", 256)[1]
+    plain = floor_of("dual-softmax", 5000, steerer, 8, PEAK).operations
+    assert floor_of("subset", 5000, steerer, 8, PEAK).operations == plain + 4 * 1000**2 * 4 * 256
+    few = floor_of("subset", 500, steerer, 8, PEAK)
+    assert few.operations == floor_of("dual-softmax", 500, steerer, 8, PEAK).operations
+
+
+def test_few_descriptions_are_bound_by_their_bytes() -> None:
+    floor = floor_of("dual-softmax", 10, steerer_for("dual-softmax", 256)[1], 8, Peak(1e15, 1e9))
+    assert floor.seconds == 2 * 10 * 256 * 4 / 1e9
+
+
+def test_every_measured_strategy_has_one() -> None:
+    for name in MEASURED:
+        assert floor_of(name, 100, steerer_for(name, 64)[1], 4, PEAK).seconds > 0

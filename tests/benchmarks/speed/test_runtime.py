@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from steerers.benchmarks.speed import workloads
+from steerers.benchmarks.speed import subjects
 from steerers.benchmarks.speed.runtime import make_report, measure_model, summarise
-from steerers.benchmarks.speed.workloads import Settings, Subject, list_subjects
+from steerers.benchmarks.speed.subjects import RuntimeSettings, Subject, list_subjects
 from steerers.features import Keypoints
 from steerers.matching.assignment import Assignment
 from steerers.matching.strategies import STRATEGIES, DualSoftmax
@@ -23,7 +23,7 @@ from steerers.models.zoo import Model
 from steerers.steering.steerer import Steerer
 
 CPU = torch.device("cpu")
-SMALL = Settings(size=48, num_keypoints=40, repeats=4, warm_up=2)
+SMALL = RuntimeSettings(size=48, num_keypoints=40, repeats=4, warm_up=2)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -131,9 +131,9 @@ def test_the_models_own_steerer_where_it_fits(steerer: Steerer | None, strategy:
 def test_half_of_what_is_matched_corresponds() -> None:
     """Matching nothing costs less: the subset strategy would be done with the subset."""
     model = Model("m", Long())
-    planted = workloads.plant_descriptions(Settings(num_keypoints=1200), model.extractor.dim, CPU)
+    planted = subjects.plant_descriptions(RuntimeSettings(num_keypoints=1200), model.extractor.dim, CPU)
     for subject in list_subjects(model):
-        found = workloads.match_pair(subject.strategy, planted)
+        found = subjects.match_pair(subject.strategy, planted)
         assert 150 < len(found) <= 1200
         if subject.strategy.name in ("dual-softmax", "tta", "max-matches"):
             assert 300 < len(found) < 700
@@ -162,8 +162,8 @@ def test_strategies_that_are_none(wanted: str, message: str) -> None:
 
 
 def test_pairs_are_random_and_the_same_again() -> None:
-    (image0, keypoints0), (image1, _) = workloads.draw_pair(SMALL, 0, CPU)
-    again, other = workloads.draw_pair(SMALL, 0, CPU), workloads.draw_pair(SMALL, 1, CPU)
+    (image0, keypoints0), (image1, _) = subjects.draw_pair(SMALL, 0, CPU)
+    again, other = subjects.draw_pair(SMALL, 0, CPU), subjects.draw_pair(SMALL, 1, CPU)
     assert image0.shape == (3, 48, 48)
     assert keypoints0.xy.shape == (40, 2)
     assert torch.equal(image0, again[0][0])
@@ -207,4 +207,4 @@ def test_a_ratio_needs_plain_matching(clock: Clock) -> None:
 @pytest.mark.parametrize("bad", [{"size": 8}, {"num_keypoints": 0}, {"repeats": 0}, {"warm_up": -1}])
 def test_bad_settings(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(bad))} must be at least"):
-        Settings(**bad)
+        RuntimeSettings(**bad)

@@ -1,17 +1,19 @@
-"""Matching strategies against the textbook form: time, memory, and whether the matches are the same."""
+"""Matching strategies against the textbook form: time, memory, and whether the matches are the same.
+
+And the least time that matching can take on a device: its operations and bytes over what the device can do.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from steerers.benchmarks.speed import textbook
-from steerers.benchmarks.speed.floors import Floor, Peak, floor_of
 from steerers.benchmarks.speed.measure import Cost, measure
+from steerers.benchmarks.speed.subjects import ROTATING, plant_pair, steerer_for
 from steerers.matching.assignment import Kernels, Precision
 from steerers.matching.strategies import STRATEGIES, make_strategy
 from steerers.steering.representations import Group
@@ -19,14 +21,94 @@ from steerers.steering.steerer import Steerer
 
 MEASURED = tuple(name for name in STRATEGIES if name not in ("tta", "mutual-nearest"))
 """Those that match by dual softmax; but ``tta`` is as many networks as rotations, not a matching."""
-ROTATING = ("max-matches", "max-similarity", "subset")
-"""Those that try the rotations of an order."""
-NOISE = 0.8
-"""Standard deviation of what is added to a unit-variance description to make its match: cosines of about 0.78."""
+PASSES = 2
+"""Probabilities need complete sums, so that products are made twice, unless a bound shows that they do not matter."""
+PEAKS: dict[str, dict[Precision, float]] = {
+    "H100": {"default": 989e12, "exact": 67e12},
+    "H200": {"default": 989e12, "exact": 67e12},
+}
+"""Operations a second by NVIDIA's data sheets: dense products of float16, and of float32 without tensor cores."""
+BANDWIDTHS = {"H100": 3.35e12, "H200": 4.8e12}
+"""Bytes a second."""
+
+
+# Floors ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Row:
+class Peak:
+    """What a device can do in a second."""
+
+    operations: float
+    bytes: float = math.inf
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What a strategy cannot do without."""
+
+    operations: float
+    bytes: float
+    seconds: float
+
+
+def peak_of(device: str, precision: Precision, tflops: float | None = None) -> Peak | None:
+    """By the device's name; ``tflops`` takes the place of the operations. None for a device that is not known."""
+    known = next((name for name in PEAKS if name in device), None)
+    if tflops is None and known is None:
+        return None
+    operations = PEAKS[known][precision] if tflops is None and known is not None else 1e12 * (tflops or 0.0)
+    return Peak(operations, math.inf if known is None else BANDWIDTHS[known])
+
+
+def floor_of(strategy: str, n: int, steerer: Steerer, order: int, peak: Peak, subset: int = 1000) -> Floor:
+    """For N = M = ``n`` float32 descriptions.
+
+    A product of two descriptions is two operations a coordinate. With an even order, opposite rotations share theirs.
+    """
+    rotations, dim = order // 2 if order % 2 == 0 else order, steerer.dim
+    coordinates = {
+        "dual-softmax": dim,
+        "max-matches": rotations * dim,
+        "max-similarity": rotations * dim,
+        "subset": dim,
+        "procrustes": 2 * dim,
+        "prototype-procrustes": dim,
+        "invariant": _invariant_coordinates(steerer),
+    }[strategy]
+    products = n * n * coordinates
+    if strategy == "subset" and n > subset:
+        products += subset * subset * rotations * dim
+    operations = float(PASSES * 2 * products)
+    moved = float(2 * n * dim * 4)
+    return Floor(operations, moved, max(operations / peak.operations, moved / peak.bytes))
+
+
+def _invariant_coordinates(steerer: Steerer) -> int:
+    representation = steerer.representation
+    return steerer.dim if representation is None else int((representation.coordinates()[0] == 0).sum())
+
+
+# Measuring ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MatchingSettings:
+    """N = M = ``num`` descriptions, of which a fraction ``matching`` correspond, and how strategies are measured."""
+
+    num: int
+    dim: int
+    order: int
+    matching: float = 0.5
+    repeats: int = 5
+    with_textbook: bool = True
+    precision: Precision = "default"
+    kernels: Kernels = "auto"
+    peak: Peak | None = None
+
+
+@dataclass(frozen=True)
+class MatchingRow:
     """One strategy measured, beside the textbook form unless that was left out."""
 
     strategy: str
@@ -35,7 +117,7 @@ class Row:
     textbook: Cost | None
     matches: int
     common: float | None
-    """Share of the textbook's and our matches that both found."""
+    """Fraction of the textbook's and our matches that both found."""
     floor: Floor | None = None
     note: str | None = None
     """Why there is no textbook form, if it was to be measured."""
@@ -51,76 +133,35 @@ class Row:
         return None if self.textbook is None else self.textbook.seconds / self.cost.seconds
 
 
-def make_pair(
-    n: int, steerer: Steerer, angle: float, device: torch.device, seed: int = 0, matching: float = 0.5
-) -> tuple[Tensor, Tensor]:
-    """Unit descriptions of two images, the second rotated; a share ``matching`` of the keypoints correspond."""
-    generator = torch.Generator().manual_seed(seed)
-    first = torch.randn(n, steerer.dim, generator=generator)
-    second = torch.randn(n, steerer.dim, generator=generator)
-    chosen = torch.randperm(n, generator=generator)[: int(matching * n)]
-    noise = NOISE * torch.randn(len(chosen), steerer.dim, generator=generator)
-    second[: len(chosen)] = steerer.steer(first[chosen], angle) + noise
-    return F.normalize(first, dim=1).to(device), F.normalize(second, dim=1).to(device)
-
-
-def steerer_for(strategy: str, dim: int) -> tuple[str, Steerer]:
-    """The paper's steerer for a strategy: Freq1 for the Procrustes ones, Spread for the others."""
-    return ("Freq1", Steerer.freq1(dim)) if "procrustes" in strategy else ("Spread", Steerer.spread(dim))
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How strategies are measured, besides their sizes."""
-
-    repeats: int = 5
-    with_textbook: bool = True
-    precision: Precision = "default"
-    kernels: Kernels = "auto"
-    peak: Peak | None = None
-    matching: float = 0.5
-
-
 def bench_matching(
-    n: int,
-    dim: int,
-    order: int,
-    device: torch.device,
-    *,
-    strategies: Sequence[str] = MEASURED,
-    repeats: int = 5,
-    with_textbook: bool = True,
-    precision: Precision = "default",
-    kernels: Kernels = "auto",
-    peak: Peak | None = None,
-    matching: float = 0.5,
-) -> list[Row]:
-    """Measure each strategy with N = M = ``n`` descriptions, of which a share ``matching`` correspond."""
-    setting = Setting(repeats, with_textbook, precision, kernels, peak, matching)
-    return [_bench(name, n, dim, order, device, setting) for name in strategies]
+    settings: MatchingSettings, device: torch.device, strategies: Sequence[str] = MEASURED
+) -> list[MatchingRow]:
+    """Measure each strategy."""
+    return [_bench(name, settings, device) for name in strategies]
 
 
-def _bench(name: str, n: int, dim: int, order: int, device: torch.device, setting: Setting) -> Row:
-    label, steerer = steerer_for(name, dim)
+def _bench(name: str, settings: MatchingSettings, device: torch.device) -> MatchingRow:
+    n, order = settings.num, settings.order
+    label, steerer = steerer_for(name, settings.dim)
     angles = Group(order).angles()
     rotation = 0.0 if name == "dual-softmax" else float(angles[order // 3])
-    unit0, unit1 = make_pair(n, steerer, rotation, device, matching=setting.matching)
-    floor = None if setting.peak is None else floor_of(name, n, steerer, order, setting.peak)
+    unit0, unit1 = plant_pair(n, steerer, rotation, device, matching=settings.matching)
+    floor = None if settings.peak is None else floor_of(name, n, steerer, order, settings.peak)
     steerer.to(device)
-    options = {"precision": setting.precision, "kernels": setting.kernels}
+    options = {"precision": settings.precision, "kernels": settings.kernels}
     strategy = make_strategy(name, steerer, order=order if name in ROTATING else "default", **options)
     found = {(i, j) for i, j in strategy.match(unit0, unit1).indices.tolist()}
     if device.type == "cuda":
         strategy.match(unit0, unit1)  # what is recorded at the second call is so before it is timed
-    cost = measure(lambda: strategy.match(unit0, unit1), device, setting.repeats)
-    if not setting.with_textbook:
-        return Row(name, label, cost, None, len(found), None, floor)
+    cost = measure(lambda: strategy.match(unit0, unit1), device, settings.repeats)
+    if not settings.with_textbook:
+        return MatchingRow(name, label, cost, None, len(found), None, floor)
     try:
         textbook.check_memory(name, n, device)
-        plain = measure(lambda: textbook.match(name, unit0, unit1, steerer, angles), device, setting.repeats)
+        plain = measure(lambda: textbook.match(name, unit0, unit1, steerer, angles), device, settings.repeats)
     except (torch.OutOfMemoryError, MemoryError):
         note = "the textbook form needs more memory than there is"
-        return Row(name, label, cost, None, len(found), None, floor, note)
+        return MatchingRow(name, label, cost, None, len(found), None, floor, note)
     expected = {(i, j) for i, j in textbook.match(name, unit0, unit1, steerer, angles).tolist()}
     union = len(found | expected)
-    return Row(name, label, cost, plain, len(found), len(found & expected) / union if union else 1.0, floor)
+    return MatchingRow(name, label, cost, plain, len(found), len(found & expected) / union if union else 1.0, floor)

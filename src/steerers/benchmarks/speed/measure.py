@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,15 @@ WARM_UP = 0.25
 def measure(call: Callable[[], Any], device: torch.device, repeats: int = 5) -> Cost:
     """Time a call after a warm-up, then measure its memory in a run of its own."""
     warm_up(call, device)
-    seconds = []
-    for _ in range(repeats):
-        start = now(device)
-        call()
-        seconds.append(now(device) - start)
-    return Cost(median(seconds), peak_memory(call, device))
+    seconds = median(timed(call, device)[1] for _ in range(repeats))
+    return Cost(seconds, peak_memory(call, device))
+
+
+def timed(call: Callable[[], T], device: torch.device) -> tuple[T, float]:
+    """What a call gives and the seconds it takes; the device is idle before and after."""
+    start = now(device)
+    result = call()
+    return result, now(device) - start
 
 
 def warm_up(call: Callable[[], Any], device: torch.device) -> None:

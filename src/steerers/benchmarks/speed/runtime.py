@@ -1,51 +1,58 @@
 """Run time of description and matching, apart and together: the paper's Table 4.
 
-What is timed is in :mod:`steerers.benchmarks.speed.workloads`; neither reading nor detection is.
+What is timed is in :mod:`steerers.benchmarks.speed.subjects`; neither reading nor detection is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import argparse
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median, quantiles, stdev
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 
-from steerers.benchmarks import paper
-from steerers.benchmarks.report import MODEL_COLUMNS, Column, Report, Table, look_up, number, text
+from steerers._arguments import names, positive
+from steerers.benchmarks.benchmark import Benchmark
+from steerers.benchmarks.report import (
+    MODEL_COLUMNS,
+    Column,
+    Report,
+    Table,
+    TableRow,
+    environment,
+    look_up,
+    number,
+    paper_rows,
+    text,
+)
 from steerers.benchmarks.runs import describe_strategy
-from steerers.benchmarks.speed.measure import now, peak_memory
-from steerers.benchmarks.speed.workloads import (
+from steerers.benchmarks.speed.measure import peak_memory, timed
+from steerers.benchmarks.speed.subjects import (
     PLAIN,
     Descriptions,
-    Pair,
-    Settings,
+    ImagePair,
+    RuntimeSettings,
     Subject,
+    build_untrained,
     describe_pair,
     draw_pair,
+    list_subjects,
     match_pair,
     plant_descriptions,
 )
 from steerers.matching.assignment import Assignment
+from steerers.models import zoo
 from steerers.viz import plots
 from steerers.viz.progress import progress
-
-T = TypeVar("T")
 
 # Timing ---------------------------------------------------------------------------------------------------------------
 
 
-def time_call(call: Callable[[], T], device: torch.device) -> tuple[T, float]:
-    """What a call gives and the seconds it takes; the device is idle before and after."""
-    start = now(device)
-    result = call()
-    return result, now(device) - start
-
-
-def measure_model(subjects: Sequence[Subject], settings: Settings, device: torch.device) -> list[dict[str, Any]]:
+def measure_model(subjects: Sequence[Subject], settings: RuntimeSettings, device: torch.device) -> list[TableRow]:
     """A row for every strategy of one model; pair after pair, so that a change of the machine's pace meets them all."""
     model = subjects[0].model
     model.extractor.to(device).eval()
@@ -64,7 +71,7 @@ def measure_model(subjects: Sequence[Subject], settings: Settings, device: torch
 
 
 def _time_pair(
-    subjects: Sequence[Subject], pair: Pair, planted: Descriptions, device: torch.device
+    subjects: Sequence[Subject], pair: ImagePair, planted: Descriptions, device: torch.device
 ) -> dict[str, dict[str, float]]:
     """Seconds of every subject; the description is the same for all that rotate the image alike, and is timed once."""
     described: dict[tuple[float, ...], float] = {}
@@ -72,19 +79,19 @@ def _time_pair(
     for subject in subjects:
         rotations = subject.rotations
         if rotations not in described:
-            _, described[rotations] = time_call(partial(describe_pair, subject.model, pair, rotations), device)
-        _, matching = time_call(partial(match_pair, subject.strategy, planted), device)
-        _, total = time_call(partial(_run, subject, pair, planted), device)
+            _, described[rotations] = timed(partial(describe_pair, subject.model, pair, rotations), device)
+        _, matching = timed(partial(match_pair, subject.strategy, planted), device)
+        _, total = timed(partial(_run, subject, pair, planted), device)
         times[subject.label] = {"description": described[rotations], "matching": matching, "total": total}
     return times
 
 
-def _run(subject: Subject, pair: Pair, planted: Descriptions) -> Assignment:
+def _run(subject: Subject, pair: ImagePair, planted: Descriptions) -> Assignment:
     describe_pair(subject.model, pair, subject.rotations)
     return match_pair(subject.strategy, planted)
 
 
-def _memory(subject: Subject, pair: Pair, planted: Descriptions, device: torch.device) -> int | None:
+def _memory(subject: Subject, pair: ImagePair, planted: Descriptions, device: torch.device) -> int | None:
     """Most bytes beyond weights and inputs; only where the device counts them itself."""
     return peak_memory(partial(_run, subject, pair, planted), device) if device.type == "cuda" else None
 
@@ -103,7 +110,7 @@ def summarise(seconds: Sequence[float]) -> dict[str, float]:
     }
 
 
-def _row(subject: Subject, taken: Sequence[dict[str, float]], extra_bytes: int | None) -> dict[str, Any]:
+def _row(subject: Subject, taken: Sequence[dict[str, float]], extra_bytes: int | None) -> TableRow:
     strategy = describe_strategy(subject.strategy)
     if "order" in strategy and strategy["order"] is None:
         strategy["order"] = "continuous"
@@ -122,8 +129,8 @@ def _row(subject: Subject, taken: Sequence[dict[str, float]], extra_bytes: int |
 
 
 def make_report(
-    rows: Sequence[dict[str, Any]],
-    settings: Settings,
+    rows: Sequence[TableRow],
+    settings: RuntimeSettings,
     environment: dict[str, Any],
     *,
     weights: Literal["trained", "random"] = "trained",
@@ -132,7 +139,7 @@ def make_report(
 ) -> Report:
     """The report, with the paper's rows (of an A100) below ours."""
     ours = [{**row, "times_plain": _times_plain(row, rows)} for row in rows]
-    printed = paper.rows("runtime") if with_paper else []
+    printed = paper_rows("runtime") if with_paper else []
     theirs = [{**row, "times_plain": _times_plain(row, printed)} for row in printed]
     return Report(
         benchmark="runtime",
@@ -144,7 +151,7 @@ def make_report(
     )
 
 
-def _times_plain(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> float | None:
+def _times_plain(row: TableRow, rows: Sequence[TableRow]) -> float | None:
     """How many times as long as plain matching of the same network; the paper names it without the group."""
     names = (row["model"], "-".join(row["model"].split("-")[:2]) if row.get("source") == "paper" else row["model"])
     for other in rows:
@@ -153,7 +160,7 @@ def _times_plain(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> float |
     return None
 
 
-def _typical(row: dict[str, Any]) -> float:
+def _typical(row: TableRow) -> float:
     total = row["seconds"]["total"]
     return float(total["median"] if "median" in total else total["mean"])
 
@@ -179,7 +186,7 @@ def _together(row: Mapping[str, Any]) -> str:
     return f"{1e3 * total['median']:.1f} ({low:.1f} to {high:.1f})"
 
 
-def _describe(settings: Settings, weights: str, precision: str) -> str:
+def _describe(settings: RuntimeSettings, weights: str, precision: str) -> str:
     return (
         f"Description and matching of a pair of random {settings.size} x {settings.size} tensors with "
         f"{settings.num_keypoints} random keypoints each; neither loading nor detection is timed. What is matched are "
@@ -193,9 +200,78 @@ def _describe(settings: Settings, weights: str, precision: str) -> str:
     )
 
 
-def _plot(model: str, rows: Sequence[dict[str, Any]], path: Path) -> None:
+def _plot(model: str, rows: Sequence[TableRow], path: Path) -> None:
     """The strategies of one model, below each other."""
     shown = [row for row in rows if row["model"] == model]
     labels = [row["label"].removeprefix(f"{model}:") for row in shown]
     parts = {part: [1e3 * row["seconds"][part]["median"] for row in shown] for part in ("description", "matching")}
     plots.bars(path, labels, parts, xlabel="milliseconds a pair, median", title=model)
+
+
+# The benchmark --------------------------------------------------------------------------------------------------------
+
+
+class _Runtime(Benchmark):
+    def evaluate(self, arguments: argparse.Namespace, device: torch.device) -> Report:
+        settings = RuntimeSettings(
+            arguments.size, arguments.num_keypoints, arguments.repeats, arguments.warm_up, arguments.seed
+        )
+        models = self._load_models(arguments, device)
+        subjects = [list_subjects(model, arguments.strategies) for model in models]
+        return make_report(
+            [row for group in subjects for row in measure_model(group, settings, device)],
+            settings,
+            environment(device),
+            weights="random" if arguments.random_weights else "trained",
+            precision=arguments.precision,
+            with_paper=not arguments.no_paper,
+        )
+
+    def _load_models(self, arguments: argparse.Namespace, device: torch.device) -> list[zoo.Model]:
+        for name in arguments.models:
+            if set(name) & set("@:?"):
+                raise ValueError(f"cannot time {name!r}: give models by name, detection is not timed; see --strategies")
+        if arguments.random_weights:
+            if arguments.weights:
+                raise ValueError("--weights and --random-weights exclude each other")
+            return [
+                zoo.configure(build_untrained(name, arguments.seed), arguments.precision) for name in arguments.models
+            ]
+        return [run.pipeline.model for run in self.load_runs(arguments, device)]
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--strategies", type=names, metavar="LIST", help="STRATEGY[:ORDER], with commas between (default: all)"
+    )
+    parser.add_argument(
+        "--size", type=positive, default=784, metavar="PX", help="side of the square images: %(default)s"
+    )
+    parser.add_argument("--repeats", type=positive, default=100, metavar="N", help="pairs that are timed: %(default)s")
+    parser.add_argument("--warm-up", type=int, default=3, metavar="N", help="pairs before them: %(default)s")
+    parser.add_argument(
+        "--random-weights", action="store_true", help="models without their weights, which time does not depend on"
+    )
+    parser.add_argument(
+        "--precision",
+        default="float32",
+        help="float32, or bfloat16 or float16 for DeDoDe and compact (default: %(default)s)",
+    )
+
+
+RUNTIME = _Runtime(
+    name="runtime",
+    help="how long description and matching take",
+    about="Time description and matching, apart and together, of random image tensors with random keypoints, for every "
+    "strategy and for test-time augmentation with 4 and 8 rotations.",
+    example="""\
+  steerers eval runtime --models dedode-b,dedode-b-c4-perm,dedode-b-so2 --random-weights --device cuda --report out
+  steerers eval runtime --models upright-sift --strategies dual-softmax,max-matches,tta:4 --repeats 10
+""",
+    data=None,
+    models="upright-sift",
+    num_keypoints=5000,
+    max_size=None,
+    paper=("runtime", ""),
+    add_options=_add_options,
+)

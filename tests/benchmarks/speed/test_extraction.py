@@ -1,4 +1,4 @@
-"""Fast forms beside plain modules, measured small."""
+"""Fast forms beside plain modules, measured small, and ways through a folder of images."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from steerers.benchmarks.speed import describe
-from steerers.benchmarks.speed.describe import Row, Setting, bench_description
-from steerers.benchmarks.speed.untrained import build_untrained
+import steerers
+from helpers import EXAMPLES
+from steerers.benchmarks.speed import extraction
+from steerers.benchmarks.speed.extraction import ExtractionRow, ExtractionSettings, bench_description, bench_pipeline
+from steerers.benchmarks.speed.subjects import build_untrained
 from steerers.features import Keypoints
 from steerers.models import zoo
 from steerers.models.base import Extractor
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
-SMALL = Setting(width=70, height=52, num_keypoints=40, repeats=1)
+HOUSE = [EXAMPLES / "maupertuis_0.jpg", EXAMPLES / "maupertuis_1.jpg"]
+SMALL = ExtractionSettings(width=70, height=52, num_keypoints=40, repeats=1)
 
 
-def check(rows: list[Row]) -> None:
+def check(rows: list[ExtractionRow]) -> None:
     for row in rows:
         assert row.cost.seconds > 0
         assert row.speedup == pytest.approx(row.plain.seconds / row.cost.seconds)
@@ -72,8 +75,26 @@ def test_the_memory_of_recordings_is_that_without_them() -> None:
             return torch.zeros(1, 1)
 
     keypoints, image = Keypoints(torch.zeros(1, 2), torch.ones(1)), torch.zeros(3, 8, 8)
-    recorded = describe._Form("fast", Allocating(1000), unrecorded=Allocating(50_000))
-    costs = describe._costs(recorded, image, keypoints, SMALL)
+    recorded = extraction._Form("fast", Allocating(1000), unrecorded=Allocating(50_000))
+    costs = extraction._costs(recorded, image, keypoints, SMALL)
     assert 200_000 <= costs["extract"].extra_bytes < 210_000
-    alone = describe._costs(recorded._replace(unrecorded=None), image, keypoints, SMALL)
+    alone = extraction._costs(recorded._replace(unrecorded=None), image, keypoints, SMALL)
     assert alone["extract"].extra_bytes < 20_000
+
+
+def test_every_way_finds_the_same() -> None:
+    matcher = steerers.load("upright-sift", num_keypoints=100, max_size=200)
+    rows = bench_pipeline(matcher, [*HOUSE, HOUSE[0]], batch=2, repeats=1)
+    assert [row.way for row in rows] == [
+        "reading alone", "one by one", "together", "one by one, read before", "together, read before"
+    ]  # fmt: skip
+    assert rows[0].matches is None
+    assert rows[1].matches == rows[2].matches == rows[3].matches == rows[4].matches
+    assert rows[1].matches
+    for row in rows:
+        assert row.images_per_second == pytest.approx(3 / row.seconds)
+
+
+def test_one_image_is_not_enough() -> None:
+    with pytest.raises(ValueError, match="at least two images to match, got 1"):
+        bench_pipeline(steerers.load("upright-sift"), HOUSE[:1])

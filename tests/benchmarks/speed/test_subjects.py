@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from steerers.benchmarks.speed import untrained
-from steerers.benchmarks.speed.untrained import build_untrained
+from steerers.benchmarks.speed import subjects
+from steerers.benchmarks.speed.subjects import build_untrained
 from steerers.features import Keypoints
 from steerers.models.downloads import WeightFile
 from steerers.models.zoo import ZOO, find
@@ -74,7 +74,7 @@ def test_g_has_a_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
         def forward(self, images: Tensor) -> Tensor:
             return images.new_zeros(len(images), 1024, images.shape[2] // 14, images.shape[3] // 14)
 
-    monkeypatch.setattr(untrained, "_random_dinov2", lambda _: Zeros())
+    monkeypatch.setattr(subjects, "_random_dinov2", lambda _: Zeros())
     assert describe("dedode-g").shape == (20, 256)
 
 
@@ -91,7 +91,7 @@ def test_g_has_a_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_steerers(name: str, group: str | None, fixed: bool | None) -> None:
-    steerer = untrained._build_steerer(find(name), torch.Generator())
+    steerer = subjects._build_steerer(find(name), torch.Generator())
     if steerer is None:
         assert group is None
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from steerers.benchmarks.protocol import Pair, Settings, predict
+from benchmarks.dots import IMAGES, SIZE, Stub, assert_same, draw_collection, make_run, predict_all
+from steerers.benchmarks import predict
+from steerers.benchmarks.pairs import Pair
+from steerers.benchmarks.predict import Recent, ViewSettings, count_bytes, fit_size, load_at, resize
 from steerers.benchmarks.runs import Run, load_runs
-from steerers.benchmarks.views import Recent, count_bytes, fit, load_at, resize
+from steerers.benchmarks.speed import measure
 from steerers.features import Keypoints
 from steerers.geometry import transform_points
 from steerers.images.load import Image, ImageError, load_image
@@ -24,6 +28,11 @@ from steerers.models.base import Extractor
 from terrain import save
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[Pair]:
+    return draw_collection(tmp_path_factory.mktemp("collection"))
 
 
 def blob(size: tuple[int, int], centre: tuple[float, float]) -> Tensor:
@@ -56,7 +65,7 @@ class Centroid(Extractor):
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 800))
 def test_the_shortest_side_is_exact_and_the_shape_kept(width: int, height: int, short_side: int) -> None:
-    fitted = fit((width, height), short_side)
+    fitted = fit_size((width, height), short_side)
     assert min(fitted) == short_side
     assert max(fitted) == pytest.approx(short_side * max(width, height) / min(width, height), abs=0.5)
 
@@ -97,7 +106,7 @@ def test_the_network_sees_the_short_side_of_every_image(tmp_path: Path, strategy
         model=replace(pipeline.model, extractor=extractor),
         strategy=make_strategy(strategy, None, threshold=0.0, **({"order": 4} if strategy == "tta" else {})),  # type: ignore[arg-type]
     )
-    (predictions,) = predict([Run("stub", pipeline)], pairs, Settings(short_side=80))
+    (predictions,) = predict_all([Run("stub", pipeline)], pairs, ViewSettings(short_side=80))
     assert {min(shape) for shape in extractor._shapes} == {80}
     assert {max(shape) for shape in extractor._shapes} == {80, 120}
     for prediction, size1, stored1 in zip(predictions, ((80, 80), (80, 120)), ((90, 90), (40, 60)), strict=True):
@@ -112,34 +121,34 @@ def test_the_network_sees_the_short_side_of_every_image(tmp_path: Path, strategy
 def test_shrinking_leaves_nothing_to_resize(tmp_path: Path, width: int, height: int, short_side: int) -> None:
     """One resampling, not two."""
     PIL.Image.new("RGB", (width, height)).save(tmp_path / "a.bmp")
-    image = load_at(tmp_path / "a.bmp", max_size=None, short_side=short_side)
-    assert tuple(image.tensor.shape[1:]) == fit((width, height), short_side)[::-1]
+    image = load_at(tmp_path / "a.bmp", ViewSettings(short_side=short_side))
+    assert tuple(image.tensor.shape[1:]) == fit_size((width, height), short_side)[::-1]
     if short_side < min(width, height):
-        shrunk = load_image(tmp_path / "a.bmp", max_size=max(fit((width, height), short_side)))
+        shrunk = load_image(tmp_path / "a.bmp", max_size=max(fit_size((width, height), short_side)))
         assert shrunk.tensor.shape == image.tensor.shape
 
 
 def test_the_longest_side_is_another_rule(tmp_path: Path) -> None:
     save(blob((60, 40), (0.5, 0.5)), tmp_path / "a.png")
-    for options, expected in (
-        ({"max_size": 30, "short_side": None}, (20, 30)),
-        ({"max_size": 90, "short_side": None}, (40, 60)),
-        ({"max_size": 30, "short_side": 80}, (80, 120)),
+    for views, expected in (
+        (ViewSettings(30), (20, 30)),
+        (ViewSettings(90), (40, 60)),
+        (ViewSettings(30, short_side=80), (80, 120)),
     ):
-        assert load_at(tmp_path / "a.png", **options).tensor.shape[1:] == expected  # type: ignore[arg-type]
+        assert load_at(tmp_path / "a.png", views).tensor.shape[1:] == expected
 
 
 def test_a_broken_image_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"nothing")
     with pytest.raises(ImageError, match=r"cannot read image .*a\.png"):
-        load_at(tmp_path / "a.png", max_size=None, short_side=100)
+        load_at(tmp_path / "a.png", ViewSettings(short_side=100))
     with pytest.raises(FileNotFoundError, match=r"b\.png"):
-        load_at(tmp_path / "b.png", max_size=None, short_side=100)
+        load_at(tmp_path / "b.png", ViewSettings(short_side=100))
 
 
 def test_settings_refuse_no_side_at_all() -> None:
     with pytest.raises(ValueError, match="short_side must be at least 1 pixel, got 0"):
-        Settings(short_side=0)
+        ViewSettings(short_side=0)
 
 
 def test_an_image_of_the_right_size_stays() -> None:
@@ -174,3 +183,94 @@ def test_what_was_used_last_is_kept_as_far_as_it_fits(keys: list[int], limit: in
 def test_the_memory_of_a_part_is_that_of_the_whole() -> None:
     whole = torch.zeros(100, 10)
     assert count_bytes(whole[:3], None, torch.zeros(5, dtype=torch.bool)) == 4005
+
+
+# Features -------------------------------------------------------------------------------------------------------------
+
+
+class Slow(Stub):
+    """Takes a second more for each image, on a clock of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._clock = 0.0
+
+    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+        self._clock += 1 + self._calls
+        return super().detect(image, num_keypoints=num_keypoints)
+
+
+def test_each_image_is_described_once_for_all_of_its_pairs(pairs: list[Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+    monkeypatch.setattr(predict, "load_at", lambda path, views: (loaded.append(path), load_at(path, views))[1])
+    first, second = Stub(), Stub(1.0)
+    runs = [make_run(first, label="a"), make_run(first, "max-matches", "b", order=4), make_run(second, label="c")]
+    predict_all(runs, pairs)
+    assert (first._calls, second._calls) == (IMAGES, IMAGES)
+    assert len(loaded) == len(set(loaded)) == IMAGES
+
+
+def test_what_does_not_fit_is_described_again_with_the_same_result(
+    pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub, pressed = Stub(), Stub()
+    (expected,) = predict_all([make_run(stub)], pairs)
+    monkeypatch.setattr(predict, "FEATURE_BYTES", 1)
+    monkeypatch.setattr(predict, "PIXEL_BYTES", 1)
+    (found,) = predict_all([make_run(pressed)], pairs)
+    assert stub._calls == IMAGES
+    assert pressed._calls > 2 * IMAGES
+    for one, other in zip(expected, found, strict=True):
+        assert_same(one, other)
+
+
+def test_where_some_fit_what_was_used_last_is_used_first(pairs: list[Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs that always start with the oldest would find little but their first image at hand: 14 extractions."""
+    features = make_run().pipeline.extract(pairs[0].image0)
+    monkeypatch.setattr(
+        predict, "FEATURE_BYTES", 4 * count_bytes(features.keypoints, features.descriptions, features.scores)
+    )
+    stub = Stub()
+    predict_all([make_run(stub)], pairs)
+    assert IMAGES < stub._calls <= 12
+
+
+def test_every_pair_counts_the_seconds_of_its_own_images(pairs: list[Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow()
+    monkeypatch.setattr(measure, "now", lambda _: slow._clock)
+    (found,) = predict_all([make_run(slow)], pairs)
+    order = dict.fromkeys(path for pair in pairs for path in (pair.image0, pair.image1))
+    seconds = {path: 1.0 + k for k, path in enumerate(order)}
+    assert [prediction.extractions for prediction in found] == [2] * len(pairs)
+    assert [prediction.extraction_seconds for prediction in found] == [
+        seconds[pair.image0] + seconds[pair.image1] for pair in pairs
+    ]
+
+
+@pytest.mark.parametrize(("rotation", "masked"), [(0, False), (90, False), (40, True)])
+def test_masked_corners(pairs: list[Pair], rotation: int, masked: bool) -> None:
+    @dataclass
+    class Seen:
+        mask: Tensor | None = None
+
+    seen = Seen()
+
+    class Looking(Stub):
+        def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+            seen.mask = mask
+            return super().detect(image, num_keypoints=num_keypoints)
+
+    rotated = [replace(pairs[0], rotation1=rotation)]
+    predict_all([make_run(Looking())], rotated)
+    assert seen.mask is None
+    predict_all([make_run(Looking())], rotated, ViewSettings(mask_corners=True))
+    assert (seen.mask is not None) == masked
+    if seen.mask is not None:
+        assert not bool(seen.mask[0, 0])
+        assert float(seen.mask.sum()) == pytest.approx(SIZE[0] * SIZE[1], rel=0.03)
+
+
+def test_without_tqdm_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    items = [1, 2]
+    assert predict.progress(items, "counting") is items

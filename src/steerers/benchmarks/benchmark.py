@@ -1,0 +1,408 @@
+"""What a benchmark is: its words, its options, and what it makes of predictions; one runner and one report for all.
+
+A benchmark on pairs of images is a :class:`PairBenchmark` record in a module of its own. It says how pairs are listed,
+how one is measured from its :class:`~steerers.benchmarks.predict.Prediction` and how a row of the table is made of
+many; rotating, matching, keeping and reporting are here. Other benchmarks have an ``evaluate`` of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from steerers.benchmarks.pairs import ROTATIONS, AnyPair, Pair, Rotation, hash_pairs, rotate_pairs
+from steerers.benchmarks.predict import Observer, Prediction, Predictions, ViewSettings
+from steerers.benchmarks.report import Column, Draw, Report, Table, TableRow, environment, paper_rows
+from steerers.benchmarks.runs import MAX_SIZE, Run, describe_matching, load_runs
+from steerers.benchmarks.store import predict_or_load
+from steerers.viz import plots
+from steerers.viz.progress import progress
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+COSTS = "s/image is extraction, images/pair how often it runs, s/pair matching."
+"""What the columns of costs mean, for a report's description."""
+AnyOutcome = TypeVar("AnyOutcome", bound="DataclassInstance")
+"""What a benchmark measures of one pair."""
+Options = TypeVar("Options")
+"""What a benchmark measures with: an estimator and its threshold, say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark(ABC):
+    """A benchmark as ``steerers eval`` offers it.
+
+    Attributes:
+        help: one line, for the list of benchmarks.
+        about: what its own help says first.
+        example: at least one line ``  steerers eval NAME ...``.
+        data: what ``--data`` is; ``None`` if the benchmark needs none.
+        models: the default of ``--models``; so are ``num_keypoints``, ``max_size`` and ``short_side`` those of their
+            options, and ``None`` leaves an option out.
+        seed: whether it draws anything itself; strategies have seeds of their own.
+        paper: the experiment of the paper and its variant, whose rows ``--no-paper`` hides.
+        keeps_matches: whether it has matches to keep, so that there are options for where.
+        rotations: the default of ``--rotation``, with commas between; ``None`` leaves it out.
+        rotates: whether it rotates images, so that corners are black and ``--mask-corners`` makes a difference.
+        add_options: adds options of its own to the parser.
+        instead: what the command does instead where an option says so, and the line that it prints.
+    """
+
+    name: str
+    help: str
+    about: str
+    example: str
+    data: str | None
+    models: str = "upright-sift,sift,orb"
+    num_keypoints: int = 2048
+    max_size: int | None = MAX_SIZE
+    short_side: int | None = None
+    seed: bool = True
+    paper: tuple[str, str] | None = None
+    keeps_matches: bool = False
+    rotations: str | None = None
+    rotates: bool = False
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    instead: Callable[[argparse.Namespace], str | None] = lambda arguments: None
+
+    @abstractmethod
+    def evaluate(self, arguments: argparse.Namespace, device: torch.device) -> Report:
+        """Do what the arguments ask for."""
+
+    def load_runs(self, arguments: argparse.Namespace, device: torch.device) -> list[Run]:
+        """The runs that ``--models`` names."""
+        return load_runs(
+            arguments.models,
+            num_keypoints=arguments.num_keypoints,
+            max_size=getattr(arguments, "max_size", None),
+            device=device,
+            weights=arguments.weights or (),
+            precision=getattr(arguments, "precision", "float32"),
+        )
+
+
+# On pairs of images ---------------------------------------------------------------------------------------------------
+
+
+Case = tuple[AnyPair, Prediction, AnyOutcome]
+"""A pair, what a run found in it, and what that is worth."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunOutcomes(Generic[AnyOutcome]):
+    """A run over all pairs."""
+
+    run: Run
+    predictions: Predictions
+    outcomes: list[AnyOutcome]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation(Generic[AnyPair, AnyOutcome]):
+    """Runs side by side on the same pairs, rotated by one set of rotations."""
+
+    rotation: Rotation
+    pairs: list[AnyPair]
+    rows: list[RunOutcomes[AnyOutcome]]
+
+
+@dataclass(frozen=True, eq=False)
+class Result(Generic[AnyPair, AnyOutcome, Options]):
+    """All that a benchmark measured, and how, for its report."""
+
+    benchmark: str
+    evaluations: list[Evaluation[AnyPair, AnyOutcome]]
+    options: Options
+    views: ViewSettings
+    has_paper: bool
+
+    @property
+    def num_keypoints(self) -> list[int]:
+        """The numbers of keypoints that were asked for."""
+        return sorted({row.run.pipeline.num_keypoints for found in self.evaluations for row in found.rows})
+
+    @property
+    def corners(self) -> str:
+        """How the corners of rotated images were shown."""
+        return "masked" if self.views.mask_corners else "black, not masked"
+
+    def describe_views(self, *, corners: bool = True) -> str:
+        """What images were shown to the matchers, in a sentence."""
+        side = "longest" if self.views.short_side is None else "shortest"
+        (pixels,) = self.views.describe_size().values()
+        rotated = f", corners of rotated images {self.corners}" if corners else ""
+        return (
+            f"At most {', '.join(map(str, self.num_keypoints))} keypoints an image, {side} side {pixels} px{rotated}."
+        )
+
+
+def by_rotation(pair: Pair) -> str:
+    """The group of a pair where results are given for each rotation."""
+    return str(pair.rotation1)
+
+
+def by_sequence(pair: Pair) -> str:
+    """The group of a pair where results are given for each sequence."""
+    return pair.sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, Options]):
+    """A benchmark that matches pairs of images and measures each from its matches.
+
+    Attributes:
+        list_pairs: the upright pairs that the arguments ask for.
+        options: what it measures with, by default.
+        read_options: the same from the arguments.
+        rotation: of its pairs, where there is no ``--rotation``.
+        measure: one pair, from its prediction.
+        observe: what else to measure on all keypoints of a pair while they are at hand.
+        summarise: the numbers of a table's row; keypoints, matches and times are added.
+        columns: of the table.
+        describe: the protocol and what the columns mean, for people.
+        settings: what it measured with, as JSON.
+        title: of its table, where that is not the rotation.
+        groups: for which the numbers are given apart too, in JSON: a name, and the group of a pair.
+        facts: about the pairs, as JSON.
+        more_tables: made of the table.
+        plots: by file name, what draws them.
+        comparable: whether the data is what the paper's rows are of.
+    """
+
+    keeps_matches: bool = True
+    list_pairs: Callable[[argparse.Namespace], list[AnyPair]]
+    options: Options
+    read_options: Callable[[argparse.Namespace], Options]
+    rotation: Rotation = "upright"
+    measure: Callable[[AnyPair, Prediction, Options], AnyOutcome]
+    observe: Observer[AnyPair] | None = None
+    summarise: Callable[[Sequence[AnyOutcome]], TableRow]
+    columns: tuple[Column, ...]
+    describe: Callable[[Result[AnyPair, AnyOutcome, Options]], str]
+    settings: Callable[[Options], dict[str, Any]]
+    title: Callable[[Options], str] | None = None
+    groups: Mapping[str, Callable[[AnyPair], str]] = field(
+        default_factory=lambda: {"by_rotation": by_rotation, "by_sequence": by_sequence}
+    )
+    facts: Callable[[Sequence[AnyPair]], dict[str, Any]] = lambda pairs: {}
+    more_tables: Callable[[Table], list[Table]] = lambda table: []
+    plots: Callable[[Result[AnyPair, AnyOutcome, Options]], dict[str, Draw]]
+    comparable: Callable[[Options], bool] = lambda options: True
+
+    def evaluate(self, arguments: argparse.Namespace, device: torch.device) -> Report:
+        """List the pairs, match them under every rotation that is asked for, measure and report."""
+        options, views = self.read_options(arguments), _read_views(arguments)
+        pairs = self.list_pairs(arguments)
+        runs = self.load_runs(arguments, device)
+        made = environment(device)
+        rotations = [self.rotation] if self.rotations is None else arguments.rotation
+        evaluations = [
+            self.run(runs, pairs, rotation, options=options, views=views, cache=arguments.cache, made=made)
+            for rotation in rotations
+        ]
+        hidden = self.paper is None or arguments.no_paper or not self.comparable(options)
+        return self.make_report(evaluations, made, options=options, views=views, paper=not hidden)
+
+    def run(
+        self,
+        runs: Sequence[Run],
+        pairs: Sequence[AnyPair],
+        rotation: Rotation = "upright",
+        *,
+        options: Options | None = None,
+        views: ViewSettings | None = None,
+        cache: Path | None = None,
+        made: dict[str, Any] | None = None,
+    ) -> Evaluation[AnyPair, AnyOutcome]:
+        """Rotate the pairs, match them or take what ``cache`` holds, and measure.
+
+        Args:
+            pairs: upright.
+            cache, made: see :func:`~steerers.benchmarks.store.predict_or_load`.
+        """
+        rotated = rotate_pairs(pairs, rotation)
+        predictions = predict_or_load(runs, rotated, views, self.observe, cache=cache, made=made)
+        rows = [
+            RunOutcomes(run, found, self._measure_all(run.label, rotated, found, options or self.options))
+            for run, found in zip(runs, predictions, strict=True)
+        ]
+        return Evaluation(rotation, rotated, rows)
+
+    def _measure_all(
+        self, label: str, pairs: Sequence[AnyPair], predictions: Predictions, options: Options
+    ) -> list[AnyOutcome]:
+        """Every pair of a run; the estimators work beside Python, so several at once."""
+
+        def measure(pair: AnyPair, prediction: Prediction) -> AnyOutcome:
+            return self.measure(pair, prediction, options)
+
+        with ThreadPoolExecutor() as pool:
+            found = pool.map(measure, pairs, predictions.pairs)
+            return list(progress(found, f"estimating {label}", total=len(pairs)))
+
+    def make_report(
+        self,
+        evaluations: Sequence[Evaluation[AnyPair, AnyOutcome]],
+        environment: dict[str, Any],
+        *,
+        options: Options | None = None,
+        views: ViewSettings | None = None,
+        paper: bool = False,
+    ) -> Report:
+        """A table an evaluation, with a row and its pairs for each run, and the paper's rows below if wanted."""
+        options, views = options or self.options, views or ViewSettings()
+        result = Result(self.name, list(evaluations), options, views, has_paper=paper)
+        printed = paper_rows(*self.paper) if paper and self.paper is not None else []
+        tables = [self._make_table(found, options, printed) for found in evaluations]
+        settings = {
+            "num_keypoints": result.num_keypoints,
+            **views.describe_size(),
+            "corners": result.corners,
+            "sequences": sorted({pair.sequence for found in evaluations for pair in found.pairs}),
+            **self.settings(options),
+        }
+        shown = [each for table in tables for each in (table, *self.more_tables(table))]
+        return Report(self.name, self.describe(result), settings, environment, shown, self.plots(result))
+
+    def _make_table(
+        self, evaluation: Evaluation[AnyPair, AnyOutcome], options: Options, printed: list[TableRow]
+    ) -> Table:
+        rotation = evaluation.rotation
+        title = f"{rotation}: {ROTATIONS[rotation]}" if self.title is None else self.title(options)
+        facts = {
+            "rotation": rotation,
+            "description": ROTATIONS[rotation],
+            "num_pairs": len(evaluation.pairs),
+            "pairs_sha256": hash_pairs(evaluation.pairs),
+            **self.facts(evaluation.pairs),
+        }
+        rows = [self._make_row(evaluation.pairs, row) for row in evaluation.rows]
+        return Table(title, self.columns, [*rows, *printed], facts)
+
+    def _make_row(self, pairs: Sequence[AnyPair], row: RunOutcomes[AnyOutcome]) -> TableRow:
+        cases = list(zip(pairs, row.predictions.pairs, row.outcomes, strict=True))
+        return {
+            "label": row.run.label,
+            "model": row.run.pipeline.model.name,
+            "strategy": describe_matching(row.run.pipeline),
+            "made": row.predictions.made,
+            **self._summarise(cases),
+            **{name: self._grouped(cases, key) for name, key in self.groups.items()},
+            "pairs": [{**_describe_pair(pair, found), **asdict(outcome)} for pair, found, outcome in cases],
+        }
+
+    def _grouped(
+        self, cases: Sequence[Case[AnyPair, AnyOutcome]], key: Callable[[AnyPair], str]
+    ) -> dict[str, TableRow]:
+        groups: dict[str, list[Case[AnyPair, AnyOutcome]]] = {}
+        for case in cases:
+            groups.setdefault(key(case[0]), []).append(case)
+        return {name: self._summarise(group) for name, group in groups.items()}
+
+    def _summarise(self, cases: Sequence[Case[AnyPair, AnyOutcome]]) -> TableRow:
+        return {
+            **self.summarise([outcome for _, _, outcome in cases]),
+            **_summarise_costs([prediction for _, prediction, _ in cases]),
+        }
+
+
+def _read_views(arguments: argparse.Namespace) -> ViewSettings:
+    return ViewSettings(
+        max_size=getattr(arguments, "max_size", MAX_SIZE),
+        mask_corners=getattr(arguments, "mask_corners", False),
+        short_side=getattr(arguments, "short_side", None),
+    )
+
+
+def _describe_pair(pair: Pair, prediction: Prediction) -> TableRow:
+    """What every benchmark knows of a pair."""
+    return {
+        "name": pair.name,
+        "sequence": pair.sequence,
+        "rotation0": pair.rotation0,
+        "rotation1": pair.rotation1,
+        "num_keypoints": prediction.num_keypoints,
+        "num_matches": len(prediction.matches),
+        "extractions": prediction.extractions,
+        "extraction_seconds": prediction.extraction_seconds,
+        "matching_seconds": prediction.matching_seconds,
+    }
+
+
+def _summarise_costs(predictions: Sequence[Prediction]) -> TableRow:
+    """Means over pairs; times in seconds."""
+    extractions = sum(prediction.extractions for prediction in predictions)
+    return {
+        "num_pairs": len(predictions),
+        "num_matches": fmean(len(prediction.matches) for prediction in predictions),
+        "num_keypoints": fmean(count for prediction in predictions for count in prediction.num_keypoints),
+        "extractions_per_pair": extractions / len(predictions),
+        "seconds_per_image": sum(prediction.extraction_seconds for prediction in predictions) / extractions,
+        "seconds_per_pair": fmean(prediction.matching_seconds for prediction in predictions),
+    }
+
+
+# What the benchmarks share --------------------------------------------------------------------------------------------
+
+
+def check_threshold(threshold: float) -> None:
+    """Refuse, before the matching, what an estimator would refuse after it."""
+    if not 0 < threshold < math.inf:
+        raise ValueError(f"threshold must be positive and finite, got {threshold}")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed that OpenCV does not take."""
+    if not 0 <= seed < 2**31:
+        raise ValueError(f"seed must be 0 to 2^31 - 1, got {seed}")
+
+
+def plot_errors(
+    result: Result[AnyPair, AnyOutcome, Any],
+    name: str,
+    errors: Callable[[AnyOutcome], Sequence[float]],
+    *,
+    limit: float,
+    xlabel: str,
+    ylabel: str = "pairs, per cent",
+) -> dict[str, Draw]:
+    """For each rotation what draws, for each run, the fraction of errors below each bound up to ``limit``.
+
+    Failures are infinite errors.
+    """
+
+    def draw(evaluation: Evaluation[AnyPair, AnyOutcome], path: Path) -> None:
+        plots.curves(
+            path,
+            {row.run.label: _recall([e for o in row.outcomes for e in errors(o)], limit) for row in evaluation.rows},
+            xlabel=xlabel,
+            ylabel=ylabel,
+            title=f"{result.benchmark}, {evaluation.rotation}",
+            step="post",
+            xlim=(0.0, limit),
+            ylim=(0.0, 100.0),
+        )
+
+    return {f"{name}-{found.rotation}.png": partial(draw, found) for found in result.evaluations}
+
+
+def _recall(errors: Sequence[float], limit: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Errors up to ``limit``, and the per cent of all errors that are at most so large."""
+    found = np.sort(errors)
+    below = found[found <= limit]
+    percent = 100 * np.arange(1, len(below) + 1) / len(found)
+    last = percent[-1] if len(below) else 0.0
+    return np.concatenate([[0.0], below, [limit]]), np.concatenate([[0.0], percent, [last]])

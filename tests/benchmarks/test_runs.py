@@ -1,0 +1,69 @@
+"""Matchers from their specs, with one network where they share it."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.dots import Stub, make_run
+from steerers.benchmarks.runs import load_runs, share_extractors
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_equal_extractors_become_one() -> None:
+    runs = share_extractors([make_run(Stub(), label="a"), make_run(Stub(), label="b"), make_run(Stub(1.0))])
+    extractors = [run.pipeline.model.extractor for run in runs]
+    assert extractors[0] is extractors[1]
+    assert extractors[0] is not extractors[2]
+    assert [run.pipeline.model.name for run in runs] == ["a", "b", "stub"]
+
+
+def test_load_runs_reads_specs_and_shares_networks() -> None:
+    specs = ["upright-sift", "upright-sift:tta:8", "upright-sift:max-similarity", "sift"]
+    runs = load_runs(specs, num_keypoints=50)
+    assert [run.label for run in runs] == specs
+    assert [run.pipeline.strategy.name for run in runs] == ["max-matches", "tta", "max-similarity", "dual-softmax"]
+    assert len(runs[1].pipeline.strategy.angles) == 8  # type: ignore[attr-defined]
+    assert len({id(run.pipeline.model.extractor) for run in runs}) == 2
+
+
+def test_load_runs_combines_detectors_and_models() -> None:
+    (run,) = load_runs(["upright-sift@sift:tta"], num_keypoints=50)
+    names = [type(part).__name__ for part in run.pipeline.model.extractor.children()]
+    assert names == ["Sift", "UprightSift"]
+    with pytest.raises(ValueError, match=r"disk\.pth is none of the weights of the models sift, orb"):
+        load_runs(["sift", "orb"], num_keypoints=50, weights=["disk.pth"])
+
+
+def test_load_runs_reads_options() -> None:
+    specs = ["sift:mutual-nearest?ratio=0.85", "sift?threshold=0.3&inverse_temperature=15", "sift:mutual-nearest"]
+    nearest, softmax, plain = (run.pipeline.strategy for run in load_runs(specs, num_keypoints=50))
+    assert (nearest.ratio, nearest.threshold) == (0.85, -1.0)  # type: ignore[attr-defined]
+    assert (plain.ratio, plain.threshold) == (None, -1.0)  # type: ignore[attr-defined]
+    assert (softmax.name, softmax.threshold, softmax.inverse_temperature) == ("dual-softmax", 0.3, 15.0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("sift?", r"write MODEL\[@DETECTOR\]"),
+        ("sift?ratio", "'ratio' is none of the options"),
+        ("sift?device=1", "'device=1' is none of the options inverse_temperature=, threshold=, ratio=, "),
+        ("sift?threshold=high", "threshold must be a number, got 'high'"),
+        ("upright-sift:subset?seed=1.5", "seed must be a whole number, got '1.5'"),
+        ("sift?ratio=0.8", "strategy 'dual-softmax' has no option 'ratio'"),
+        ("sift:mutual-nearest?ratio=2", "ratio must be above 0 and at most 1, got 2.0"),
+        ("sift:mutual-nearest:4", "has no option 'order'"),
+    ],
+)
+def test_wrong_options_are_refused(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_runs([spec], num_keypoints=50)
+
+
+@pytest.mark.parametrize(
+    "spec", ["", ":tta", "sift@", "sift@orb@orb", "sift:", "sift:tta:x", "sift:tta:4:4", "no-such", "sift:no-such"]
+)
+def test_wrong_specs_are_refused(spec: str) -> None:
+    with pytest.raises(ValueError, match=r"cannot read|unknown"):
+        load_runs([spec], num_keypoints=50)
