@@ -24,11 +24,10 @@ from datasets.scenes import (
     write_megadepth,
 )
 from helpers import CONFIG_FOLDER
-from steerers.datasets.colmap_files import TRACKS
 from steerers.datasets.folder import Photographs
 from steerers.datasets.mosaics import Mosaics
 from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations
-from steerers.datasets.reconstruction import Reconstruction
+from steerers.datasets.reconstruction import TRACKS, Reconstruction
 from steerers.images.load import to_uint8
 from steerers.training.build import build_objective
 from steerers.training.config import DataConfig, TrainConfig, load_config, parse_config
@@ -184,7 +183,9 @@ def test_reconstructions_alone_and_beside_photographs(tmp_path: Path, photograph
     assert isinstance(mosaics, Mosaics)
     assert mosaics.photographs is three.training[0][0]  # nothing that is held out
     check_batch(mosaics)
-    with pytest.raises(ValueError, match=r"data.held_out: share 0.0 holds out none of \d+ pairs; choose another share"):
+    with pytest.raises(
+        ValueError, match=r"data.held_out: fraction 0.0 holds out none of \d+ pairs; choose another fraction"
+    ):
         build_sources(dataclasses.replace(alone, held_out=0.0), [tmp_path / "street"], CPU)
 
 

@@ -41,7 +41,7 @@ def add_to(subjects: Any) -> None:
         "--order", type=options.positive, nargs="+", default=[8], metavar="N", help="rotations that are tried (8)"
     )
     match.add_argument(
-        "--matching", type=options.share, default=0.5, metavar="SHARE", help="of descriptions that correspond (0.5)"
+        "--matching", type=options.fraction, default=0.5, metavar="SHARE", help="of descriptions that correspond (0.5)"
     )
     match.add_argument("--strategies", nargs="+", metavar="NAME", help="default: all but tta")
     match.add_argument("--no-textbook", action="store_true", help="leave the textbook form out (it needs N x M memory)")

@@ -105,7 +105,7 @@ def above_zero(what: str) -> Callable[[str], float]:
     return parse
 
 
-def share(text: str) -> float:
+def fraction(text: str) -> float:
     """A number from 0 to 1."""
     try:
         value = float(text)

@@ -26,7 +26,7 @@ def relight(images: Tensor, strength: float, seeds: Sequence[int]) -> Tensor:
     """Change the light of (B, 3, H, W) images in [0, 1], each by its seed; a strength of 0 changes nothing.
 
     In this order: colours (mixed, tinted, to grey), a smooth field of light and shadow, gain, contrast and gamma, blur,
-    noise, and the blocks of JPEG. Shadows, blur and JPEG act on a share of the images only.
+    noise, and the blocks of JPEG. Shadows, blur and JPEG act on a fraction of the images only.
     """
     if not 0 <= strength <= 1:
         raise ValueError(f"strength must be in [0, 1], got {strength}")

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers.geometry import scaling
+from steerers.geometry import Size, scaling
 from steerers.images.decode import (
     MAX_PIXELS,
     UPRIGHT,
@@ -25,7 +25,6 @@ from steerers.images.decode import (
     Exif,
     ImageError,
     ImageSource,
-    Size,
     combine,
     decode,
     fit,

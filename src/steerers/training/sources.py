@@ -112,7 +112,7 @@ def _split(source: Colmap, share: float) -> tuple[Colmap, Colmap]:
     try:
         return source.split(share)
     except ValueError as error:
-        raise ValueError(f"data.held_out: {error}; choose another share") from error
+        raise ValueError(f"data.held_out: {error}; choose another fraction") from error
 
 
 # What the objectives need of them -------------------------------------------------------------------------------------
