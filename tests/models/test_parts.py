@@ -21,7 +21,7 @@ from steerers._weights import WeightsError
 from steerers.benchmarks.metrics import reprojection_errors, rotation_at_centre
 from steerers.geometry import rotate_image, transform_points
 from steerers.images.load import load_image, to_uint8
-from steerers.models import registry, zoo
+from steerers.models import parts, zoo
 from steerers.models.compact import Compact
 from steerers.models.scales import Pyramid
 
@@ -106,16 +106,16 @@ def resave(path: Path, change: str) -> None:
 )
 def test_a_damaged_file_is_named(tmp_path: Path, damage: Any, message: str) -> None:
     path = Path(shutil.copy(zoo.COMPACT, tmp_path / "mine.safetensors"))
-    assert isinstance(registry.compact(path).build({}), Compact)
+    assert isinstance(parts.compact(path).build({}), Compact)
     damage(path)
     with pytest.raises((WeightsError, OSError), match=rf"mine\.safetensors.*{message}"):
-        registry.compact(path).build({})
+        parts.compact(path).build({})
 
 
 def test_a_file_without_a_steerer_is_named(tmp_path: Path) -> None:
     _weights.save(tmp_path / "mine.safetensors", {"a": torch.zeros(1)}, {})
     with pytest.raises(WeightsError, match=r"mine\.safetensors: does not hold a steerer"):
-        registry.compact_steerer(tmp_path / "mine.safetensors").build({})
+        parts.shipped(tmp_path / "mine.safetensors", "compact").build({})
 
 
 @pytest.mark.parametrize("name", ["astronaut.jpg", "coffee.jpg"])
