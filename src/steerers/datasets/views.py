@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steerers.datasets.rng import uniforms
-from steerers.geometry import Size, quarter_turns
+from steerers.geometry import Size, quarter_turns, to_normalised
 
 _SHAPE, _FILL = 1, 2  # streams of a seed
 _LEVELS = 4  # of the pyramid
@@ -195,9 +195,8 @@ def _sample(
     for (level, (_, height, width)), members in groups.items():
         rows = torch.tensor(members, device=device)
         alike = photos[rows] if isinstance(photos, Tensor) else torch.stack([_as_float(photos[k]) for k in members])
-        extent = [math.ceil(side / 2**level) * 2**level for side in (width, height)]  # of halved ones, in pixels
-        grid = torch.stack([(2 * source[rows, ..., k] + 1) / extent[k] - 1 for k in (0, 1)], dim=-1).float()
-        images[rows] = _sample_halved(alike, grid, level)
+        wide, high = (math.ceil(side / 2**level) * 2**level for side in (width, height))  # of halved ones, in pixels
+        images[rows] = _sample_halved(alike, to_normalised(source[rows], (wide, high)).float(), level)
     return images, masks
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from steerers.accel.networks.inference import for_inference
 from steerers.benchmarks.speed.measure import Cost, measure
 from steerers.features import Keypoints
-from steerers.images.noise import make_picture
+from steerers.images.load import make_picture
 from steerers.models.base import Combined, Extractor
 from steerers.models.dedode import DedodeNetwork
 from steerers.models.zoo import PRECISIONS, Model
