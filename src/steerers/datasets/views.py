@@ -118,7 +118,7 @@ def fit_view(size: Size, view_size: int) -> Tensor:
 
 
 def rotations_about_middle(size: int, angles: Tensor) -> Tensor:
-    """(B, 3, 3) maps of the pixels of a square of ``size`` that rotations counter-clockwise by (B,) radians."""
+    """(B, 3, 3) maps of the pixels of a square of ``size`` that rotate it counter-clockwise by (B,) radians."""
     angles = angles.cpu().double()
     quarters = (angles / (math.pi / 2)).round()
     exact = (angles - quarters * (math.pi / 2)).abs() < 1e-9
