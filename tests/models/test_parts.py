@@ -6,6 +6,8 @@ import json
 import math
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,15 @@ def test_compact_is_built_from_what_is_shipped() -> None:
     assert str(steerer.representation) == SPREAD
     assert not steerer.learnable
     torch.testing.assert_close(steerer.generator(), steerers.Steerer.spread(256).generator())
+
+
+def test_compact_needs_no_more_than_torch_numpy_pillow_and_safetensors() -> None:
+    """On a machine with a GPU and little else."""
+    others = ("tqdm", "cv2", "poselib", "h5py", "kornia", "matplotlib", "pycolmap", "onnx", "requests")
+    blocked = "".join(f"sys.modules[{name!r}] = None; " for name in others)
+    code = f"import sys; {blocked}import steerers; print(steerers.load('compact').model.name)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "compact\n", done.stderr
 
 
 def test_the_file_is_small_and_says_nothing_of_the_machine() -> None:

@@ -83,40 +83,39 @@ class SceneInfo:
     @property
     def usable_pairs(self) -> NDArray[np.bool_]:
         """(P,) whether both photographs of a pair exist in the lists, with paths and cameras, and are two."""
-        count = len(self.image_paths)
-        inside = ((self.pairs >= 0) & (self.pairs < count)).all(axis=1)
-        if not count:
-            return np.asarray(inside)
-        good = self.listed & self.calibrated & self.posed
-        both = good[self.pairs.clip(0, count - 1)].all(axis=1)
-        return np.asarray(inside & both & (self.pairs[:, 0] != self.pairs[:, 1]) & np.isfinite(self.overlaps))
+        faults = np.any(list(self._pair_faults().values()), axis=0)
+        return np.asarray(~faults & self._of_both(self.listed & self.calibrated & self.posed))
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """What is wrong with cameras and pairs: kinds, and which photograph or pair each concerns."""
         images, depths = (np.array([bool(path) for path in paths]) for paths in (self.image_paths, self.depth_paths))
-        for kind, wrong in (
-            ("photograph without one of its paths", images != depths),
-            ("pose that is no rotation and translation", self.listed & ~self.posed),
-            ("intrinsics that are not finite, or without focal length", self.listed & ~self.calibrated),
-        ):
-            for index in np.flatnonzero(wrong).tolist():
-                yield kind, self.image_paths[index] or f"photograph {index}"
+        faults = {
+            "photograph without one of its paths": images != depths,
+            "pose that is no rotation and translation": self.listed & ~self.posed,
+            "intrinsics that are not finite, or without focal length": self.listed & ~self.calibrated,
+        }
+        for kind, wrong in faults.items():
+            yield from ((kind, self.image_paths[n] or f"photograph {n}") for n in np.flatnonzero(wrong))
         if not len(self.pairs):
             yield "scene without pairs", self.name
-        for index in np.flatnonzero(~self.usable_pairs).tolist():
-            if kind := self._pair_problem(index):
-                yield kind, f"pair {index}: {tuple(self.pairs[index].tolist())} of {len(self.image_paths)} photographs"
+        for kind, wrong in self._pair_faults().items():
+            for n in np.flatnonzero(wrong):
+                yield kind, f"pair {n}: {tuple(self.pairs[n].tolist())} of {len(self.image_paths)} photographs"
 
-    def _pair_problem(self, index: int) -> str:
-        """Empty where a camera is what is wrong."""
-        first, second = self.pairs[index]
-        if min(first, second) < 0 or max(first, second) >= len(self.image_paths):
-            return "pair out of range"
-        if first == second:
-            return "pair of a photograph with itself"
-        if not all(self.image_paths[n] and self.depth_paths[n] for n in (first, second)):
-            return "pair of a photograph without paths"
-        return "" if np.isfinite(self.overlaps[index]) else "overlap that is not finite"
+    def _pair_faults(self) -> dict[str, NDArray[np.bool_]]:
+        """(P,) which pairs are wrong, by what is; cameras are faults of photographs."""
+        inside = self._of_both(np.ones(len(self.image_paths), dtype=bool))
+        return {
+            "pair out of range": ~inside,
+            "pair of a photograph with itself": inside & (self.pairs[:, 0] == self.pairs[:, 1]),
+            "pair of a photograph without paths": inside & ~self._of_both(self.listed),
+            "overlap that is not finite": ~np.isfinite(self.overlaps),
+        }
+
+    def _of_both(self, photographs: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """(P,) whether (N,) holds of both photographs of a pair; False where one is out of range."""
+        inside = (self.pairs >= 0) & (self.pairs < len(photographs))
+        return np.asarray(np.append(photographs, False)[np.where(inside, self.pairs, -1)].all(axis=1))
 
 
 def read_scene_info(path: str | PathLike[str]) -> SceneInfo:
