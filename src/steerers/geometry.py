@@ -78,6 +78,11 @@ def scaling(size: Size, new_size: Size) -> Tensor:
     return torch.tensor([[sx, 0, (sx - 1) / 2], [0, sy, (sy - 1) / 2], [0, 0, 1]], dtype=torch.float64)
 
 
+def resized_points(xy: Tensor, ratio: Tensor | float) -> Tensor:
+    """(..., 2) pixels of an image as those of it made ``ratio`` times as large, as :func:`scaling`, in their dtype."""
+    return (xy + 0.5) * ratio - 0.5
+
+
 # Rotations ------------------------------------------------------------------------------------------------------------
 
 

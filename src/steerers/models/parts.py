@@ -9,22 +9,24 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from torch import nn
 
 from steerers._files import StrPath
 from steerers._weights import WeightsError, load, load_into, load_state, load_tensor
 from steerers.matching.strategies import Order
-from steerers.models import downloads
+from steerers.models import dedode, downloads
 from steerers.models.base import Combined, Descriptor, Detector, Extractor
+from steerers.models.compact import Compact, CompactConfig
+from steerers.models.dedode import DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile
+from steerers.models.folding import fold_batch_norms
+from steerers.models.frozen import Aliked, Disk, FrozenExtractor, XFeat
+from steerers.models.scales import Pyramid
+from steerers.models.superpoint import SuperPoint
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
-
-if TYPE_CHECKING:
-    from steerers.models.compact import CompactConfig
-    from steerers.models.frozen import FrozenExtractor
 
 Weights = Mapping[str, Path]
 T_co = TypeVar("T_co", covariant=True)
@@ -51,34 +53,20 @@ class Part(Generic[T_co]):
 
 def dedode_detector(file: WeightFile) -> Part[Detector]:
     """Detector L with one of its files."""
-
-    def build(located: Weights) -> Detector:
-        from steerers.models.dedode import DedodeDetector
-
-        return _loaded(DedodeDetector("L"), located[file.name], "DeDoDe detector L")
-
-    return Part(build, (file,))
+    return Part(lambda paths: _loaded(DedodeDetector("L"), paths[file.name], "DeDoDe detector L"), (file,))
 
 
 def dedode_b(file: WeightFile) -> Part[Descriptor]:
     """Descriptor B with one of its files."""
-
-    def build(located: Weights) -> Descriptor:
-        from steerers.models.dedode import DedodeDescriptor
-
-        return _loaded(DedodeDescriptor("B"), located[file.name], "DeDoDe descriptor B")
-
-    return Part(build, (file,))
+    return Part(lambda paths: _loaded(DedodeDescriptor("B"), paths[file.name], "DeDoDe descriptor B"), (file,))
 
 
 def dedode_g(file: WeightFile, dinov2: WeightFile) -> Part[Descriptor]:
     """Descriptor G with one of its files, and DINOv2."""
 
-    def build(located: Weights) -> Descriptor:
-        from steerers.models.dedode import DedodeDescriptor
-
-        backbone = load_dinov2(located[dinov2.name])
-        return _loaded(DedodeDescriptor("G", backbone=backbone), located[file.name], "DeDoDe descriptor G")
+    def build(paths: Weights) -> Descriptor:
+        network = DedodeDescriptor("G", backbone=load_dinov2(paths[dinov2.name]))
+        return _loaded(network, paths[file.name], "DeDoDe descriptor G")
 
     return Part(build, (file, dinov2), "dinov2")
 
@@ -91,11 +79,9 @@ def _loaded(network: Network, path: Path, title: str) -> Network:
 
 def load_dinov2(path: Path) -> nn.Module:
     """The backbone of descriptor G from DINOv2's own file."""
-    from steerers.models.dedode import dinov2_backbone
-
     state = load_state(path)
     try:
-        return dinov2_backbone(state)
+        return dedode.dinov2_backbone(state)
     except ValueError as error:
         raise WeightsError(f"{path}: {str(error).splitlines()[0]}") from error
 
@@ -111,42 +97,20 @@ def load_vgg(network: nn.Module, path: Path) -> None:
 
 def frozen(name: str, file: WeightFile) -> Part[Extractor]:
     """DISK, XFeat, SuperPoint or an ALIKED, by the name of the model."""
-
-    def build(located: Weights) -> Extractor:
-        return frozen_network(name).load_weights(located[file.name])
-
-    return Part(build, (file,), None if name == "superpoint" else "kornia")
+    extra: Literal["kornia"] | None = None if name == "superpoint" else "kornia"
+    return Part(lambda paths: frozen_network(name).load_weights(paths[file.name]), (file,), extra)
 
 
 def frozen_network(name: str) -> FrozenExtractor:
     """The network of a frozen model, without its weights."""
-    from steerers.models.frozen import Aliked, Disk, XFeat
-    from steerers.models.superpoint import SuperPoint
-
     networks: dict[str, Callable[[], FrozenExtractor]] = {"disk": Disk, "xfeat": XFeat, "superpoint": SuperPoint}
     return networks[name]() if name in networks else Aliked(name)
-
-
-def classical(name: str) -> Part[Extractor]:
-    """Upright SIFT, SIFT or ORB of OpenCV, by the name of the model."""
-
-    def build(_: Weights) -> Extractor:
-        from steerers.models.classical import Orb, Sift, UprightSift
-
-        networks: dict[str, Callable[[], Extractor]] = {"upright-sift": UprightSift, "sift": Sift, "orb": Orb}
-        return networks[name]()
-
-    return Part(build)
 
 
 def compact(path: Path, scales: Sequence[float] = (1.0,)) -> Part[Extractor]:
     """The compact network of a file that training wrote, batch normalisations folded, at ``scales`` of the image."""
 
     def build(_: Weights) -> Extractor:
-        from steerers.models.compact import Compact
-        from steerers.models.folding import fold_batch_norms
-        from steerers.models.scales import Pyramid
-
         tensors, metadata = load(path)
         try:
             network = Compact(_compact_config(metadata))
@@ -163,8 +127,6 @@ def compact(path: Path, scales: Sequence[float] = (1.0,)) -> Part[Extractor]:
 
 def _compact_config(metadata: Mapping[str, str]) -> CompactConfig:
     """The shape of the network that a run exported."""
-    from steerers.models.compact import CompactConfig
-
     shape = json.loads(metadata["config"])["model"]["compact"]
     return CompactConfig(tuple(shape["channels"]), tuple(shape["blocks"]), int(shape["dim"]), int(shape["hidden"]))
 
@@ -172,22 +134,11 @@ def _compact_config(metadata: Mapping[str, str]) -> CompactConfig:
 # Steerers -------------------------------------------------------------------------------------------------------------
 
 
-def upright_sift_steerer() -> Part[Steerer]:
-    """The permutation that a quarter turn is for Upright SIFT."""
-
-    def build(_: Weights) -> Steerer:
-        from steerers.models.classical import c4_permutation
-
-        return Steerer.from_permutation(c4_permutation(), "C4")
-
-    return Part(build)
-
-
 def official_matrix(file: WeightFile, group: Group) -> Part[Steerer]:
     """A learned steerer, published as a bare matrix."""
 
-    def build(located: Weights) -> Steerer:
-        path = located[file.name]
+    def build(paths: Weights) -> Steerer:
+        path = paths[file.name]
         matrix = load_tensor(path)
         try:
             return Steerer.from_matrix(matrix, group)

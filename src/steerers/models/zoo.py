@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,8 @@ from steerers._files import StrPath
 from steerers.accel.networks.dedode import FastDedodeDetector
 from steerers.accel.networks.inference import FAST, for_inference
 from steerers.models import downloads, parts
-from steerers.models.base import Detector
+from steerers.models.base import Detector, Extractor
+from steerers.models.classical import Orb, Sift, UprightSift, c4_permutation
 from steerers.models.compact import Compact
 from steerers.models.dedode import DedodeDetector, DedodeNetwork
 from steerers.models.downloads import WeightFile
@@ -190,14 +191,28 @@ def _compact() -> Iterator[Entry]:
 
 
 def _classical() -> Iterator[Entry]:
-    quarter_turns = parts.upright_sift_steerer()
-    for name, summary, dim, group, steerer, inverse_temperature, threshold in (
-        ("upright-sift", "SIFT without orientation, exact quarter turns", 128, _C4, quarter_turns, 40.0, 0.1),
-        ("sift", "SIFT, rotation-invariant baseline", 128, None, None, 40.0, 0.1),
-        ("orb", "ORB, rotation-invariant baseline", 256, None, None, 20.0, 0.05),
+    permutation = Part(lambda _: Steerer.from_permutation(c4_permutation(), "C4"))
+    for name, summary, dim, network, group, steerer, inverse_temperature, threshold in (
+        (
+            "upright-sift",
+            "SIFT without orientation, exact quarter turns",
+            128,
+            UprightSift,
+            _C4,
+            permutation,
+            40,
+            0.1,
+        ),
+        ("sift", "SIFT, rotation-invariant baseline", 128, Sift, None, None, 40, 0.1),
+        ("orb", "ORB, rotation-invariant baseline", 256, Orb, None, None, 20, 0.05),
     ):
-        entry = Entry(name, summary, dim, group, "Apache-2.0", parts.classical(name), steerer)
-        yield replace(entry, inverse_temperature=inverse_temperature, threshold=threshold)
+        entry = Entry(name, summary, dim, group, "Apache-2.0", _embedded(network), steerer)
+        yield replace(entry, inverse_temperature=float(inverse_temperature), threshold=threshold)
+
+
+def _embedded(network: Callable[[], Extractor]) -> Part[Extractor]:
+    """A part that needs no weights."""
+    return Part(lambda _: network())
 
 
 def _dedode() -> Iterator[Entry]:
