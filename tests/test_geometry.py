@@ -19,6 +19,7 @@ from steerers.geometry import (
     estimate_homography,
     estimate_pose,
     quarter_turns,
+    resized_points,
     rotate_image,
     rotation,
     rotation_about_centre,
@@ -110,6 +111,9 @@ def test_scaling_agrees_with_interpolate() -> None:
     smaller = interpolate(image[None], size=(16, 32), mode="area")[0]
     expected = transform_points(scaling((64, 48), (32, 16)), torch.tensor([30.2, 21.7], dtype=torch.float64))
     assert (centroid(smaller) - expected).abs().max() < 0.01
+    torch.testing.assert_close(
+        resized_points(torch.tensor([30.2, 21.7]).double(), torch.tensor([1 / 2, 1 / 3])), expected
+    )
 
 
 @relaxed

@@ -8,13 +8,16 @@ counter-clockwise *as seen*, as in :func:`torch.rot90`. A 3 x 3 matrix ``T`` map
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
+
+Size: TypeAlias = tuple[int, int]
+"""Of an image: (width, height)."""
 
 MOST_AT_ONCE = 1 << 20
 """Pixels whose places in another image are computed at a time."""
@@ -45,7 +48,7 @@ class Pose(NamedTuple):
 # Frames ---------------------------------------------------------------------------------------------------------------
 
 
-def to_normalised(xy: Tensor, size: tuple[int, int]) -> Tensor:
+def to_normalised(xy: Tensor, size: Size) -> Tensor:
     """Pixels to the frame of ``grid_sample(align_corners=False)``: the image spans [-1, 1], its pixels' edges included.
 
     Args:
@@ -55,7 +58,7 @@ def to_normalised(xy: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.stack([(2 * xy[..., k] + 1) / size[k] - 1 for k in (0, 1)], dim=-1)  # no copy to a GPU, no wait for it
 
 
-def to_pixels(xy: Tensor, size: tuple[int, int]) -> Tensor:
+def to_pixels(xy: Tensor, size: Size) -> Tensor:
     """The inverse of :func:`to_normalised`."""
     return torch.stack([((xy[..., k] + 1) * size[k] - 1) / 2 for k in (0, 1)], dim=-1)
 
@@ -66,13 +69,18 @@ def transform_points(transform: Tensor, xy: Tensor) -> Tensor:
     return (points[..., :2] / points[..., 2:]).to(xy.dtype)
 
 
-def scaling(size: tuple[int, int], new_size: tuple[int, int]) -> Tensor:
+def scaling(size: Size, new_size: Size) -> Tensor:
     """The (3, 3) map from pixels of an image of ``size`` to pixels of the same image resized to ``new_size``.
 
     Both are (width, height). Edges go to edges, so that (x + 0.5) is scaled, not x.
     """
     sx, sy = new_size[0] / size[0], new_size[1] / size[1]
     return torch.tensor([[sx, 0, (sx - 1) / 2], [0, sy, (sy - 1) / 2], [0, 0, 1]], dtype=torch.float64)
+
+
+def resized_points(xy: Tensor, ratio: Tensor | float) -> Tensor:
+    """(..., 2) pixels of an image as those of it made ``ratio`` times as large, as :func:`scaling`, in their dtype."""
+    return (xy + 0.5) * ratio - 0.5
 
 
 # Rotations ------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import PIL.Image
 import pytest
 
 from datasets.scenes import cameras_around, save_scene_info, street, write_detections, write_megadepth
+from datasets.workspaces import write_scene
 from steerers.cli import main
 from steerers.datasets.check import check_data, find_layout
 
@@ -233,10 +235,10 @@ def test_what_is_worth_knowing_is_noted(copy: Path, capsys: pytest.CaptureFixtur
 def test_points_of_the_reconstructions_are_optional(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(copy) == 0
     where = Path("prep_scene_info/detections/detections_0001.npy")
-    note = f"note: 2 of 2 scenes have no points of their reconstructions, such as {where}; they are optional"
     out = capsys.readouterr().out
-    assert note in out
+    assert f"note: 2 of 2 scenes have no points of their reconstructions, such as {copy / where}; DeDoDe's" in out
     assert "data_prep/prep_keypoints.py" in out
+    assert "; they are optional, for keypoints.prior 'sfm' alone" in out
     for name in ("0001", "0015"):
         write_detections(copy, name, street(), cameras_around(3, size=(80, 60), focal=70))
     assert check(copy) == 0
@@ -294,26 +296,20 @@ def test_photographs_in_a_tar(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "tar that cannot be read to its end: 1" in capsys.readouterr().out
 
 
-def test_reconstructions_are_checked_by_their_own_reader(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from steerers.datasets import check_colmap
-
-    (tmp_path / "sparse" / "0").mkdir(parents=True)
-    (tmp_path / "sparse" / "0" / "cameras.txt").write_text("")
-    assert check(tmp_path) == 1
-    assert "COLMAP reconstruction" in capsys.readouterr().out
-    asked = []
-
-    def found(root: Path, images: Path | None, depths: Path | None, *, quick: bool) -> tuple[dict[str, int], list[str]]:
-        asked.append((root, images, depths, quick))
-        return {"photographs": 7, "points": 900, "pairs": 12}, []
-
-    monkeypatch.setattr(check_colmap, "survey", found)
+def test_reconstructions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_scene(tmp_path)
+    (tmp_path / "images").rename(tmp_path / "photos")
+    assert check(tmp_path, "--quick") == 1
+    assert "  missing image: 4\n" in capsys.readouterr().out
     assert check(tmp_path, "--images", tmp_path / "photos") == 0
-    assert check(tmp_path, "--quick") == 0
-    assert asked == [(tmp_path, tmp_path / "photos", None, False), (tmp_path, None, None, True)]
-    assert f"COLMAP reconstruction in {tmp_path}: 7 photographs, 900 points, 12 pairs\n" in capsys.readouterr().out
+    counted = rf"COLMAP reconstruction in {tmp_path}: 4 photographs, \d+ points, \d+ pairs\nall is well\n"
+    assert re.fullmatch(counted, capsys.readouterr().out)
+    for name in ("images.bin", "points3D.bin"):
+        (tmp_path / "sparse" / name).unlink()
+    assert check(tmp_path) == 1
+    out = capsys.readouterr().out
+    assert "COLMAP reconstruction" in out
+    assert "no reconstruction: neither a COLMAP model" in out
 
 
 def test_layouts_are_told_apart(megadepth: Path, tmp_path: Path) -> None:

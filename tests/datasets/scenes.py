@@ -247,13 +247,13 @@ def cameras_around(
 
 
 def overlap(scene: Scene, first: Camera, second: Camera) -> float:
-    """The smaller share of what one camera sees that the other sees too."""
-    shares = []
+    """The smaller fraction of what one camera sees that the other sees too."""
+    fractions = []
     for source, target in ((first, second), (second, first)):
         xy = source.grid.reshape(source.height, source.width, 2)[::6, ::6].reshape(-1, 2)
         known = cast(scene, source, xy)[1] >= 0
-        shares.append(float(warp(scene, source, target, xy)[1].sum() / max(1, known.sum())))
-    return min(shares)
+        fractions.append(float(warp(scene, source, target, xy)[1].sum() / max(1, known.sum())))
+    return min(fractions)
 
 
 def write_megadepth(root: Path, name: str, scene: Scene, cameras: Sequence[Camera]) -> dict[str, Any]:

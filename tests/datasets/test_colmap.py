@@ -20,12 +20,11 @@ from torch import Tensor
 from datasets.scenes import Scene, cameras_around, render, warp
 from datasets.workspaces import CAMERAS, NAMES, SCENE, rotation_between, write_scene
 from helpers import EXAMPLES
-from steerers.datasets.check_colmap import check
+from steerers.datasets.check import check_data
 from steerers.datasets.colmap import Colmap, export
-from steerers.datasets.colmap_files import TRACKS
 from steerers.datasets.pairs import PairBatch, correspondences, covered
 from steerers.datasets.photos import PhotoStore
-from steerers.datasets.reconstruction import Reconstruction
+from steerers.datasets.reconstruction import TRACKS, Reconstruction
 from steerers.datasets.views import Views
 from steerers.geometry import transform_points
 
@@ -252,20 +251,20 @@ def test_several_scenes_weigh_by_the_root_of_their_pairs(tmp_path: Path, source:
 
 
 def test_split_keeps_photographs_apart(source: Colmap) -> None:
-    share = next(share for share in np.linspace(0.05, 0.95, 19) if 0 < sum(_out(name, share) for name in NAMES) < 3)
-    train, test = source.split(float(share))
+    fraction = next(f for f in np.linspace(0.05, 0.95, 19) if 0 < sum(_out(name, f) for name in NAMES) < 3)
+    train, test = source.split(float(fraction))
     assert len(train) + len(test) == len(source)
-    assert not any(_out(name, share) for k in range(len(train)) for name in train.names(k)[1:])
-    assert all(any(_out(name, share) for name in test.names(k)[1:]) for k in range(len(test)))
+    assert not any(_out(name, fraction) for k in range(len(train)) for name in train.names(k)[1:])
+    assert all(any(_out(name, fraction) for name in test.names(k)[1:]) for k in range(len(test)))
     assert len(train.weights) == len(train)
-    with pytest.raises(ValueError, match="share"):
+    with pytest.raises(ValueError, match="fraction"):
         source.split(0.0)
 
 
-def _out(name: str, share: float) -> bool:
+def _out(name: str, fraction: float) -> bool:
     from steerers.datasets.photos import held_out
 
-    return held_out(name, float(share))
+    return held_out(name, float(fraction))
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
@@ -279,7 +278,7 @@ def test_export_needs_no_pycolmap_and_changes_nothing(
     with pytest.raises(ImportError, match=r"steerers\[colmap\]"):
         Colmap(root, views=VIEWS)
     for path in (tmp_path / "carried", tmp_path / "carried" / TRACKS):
-        carried = Colmap.from_file(path, views=VIEWS)
+        carried = Colmap(path, views=VIEWS)
         ours, theirs = carried.scenes[0].reconstruction, source.scenes[0].reconstruction
         assert ours.names == theirs.names
         for name in ("sizes", "K", "distorted", "poses", "starts", "xy", "tracks", "points"):
@@ -289,8 +288,6 @@ def test_export_needs_no_pycolmap_and_changes_nothing(
         assert first.anchors is not None
         assert second.anchors is not None
         torch.testing.assert_close(first.anchors, second.anchors, equal_nan=True, atol=0, rtol=0)
-    with pytest.raises(ValueError, match=TRACKS):
-        Colmap.from_file(root, views=VIEWS)
 
 
 def test_photographs_may_be_smaller_than_their_cameras(root: Path, tmp_path: Path) -> None:
@@ -350,7 +347,7 @@ def test_distorted_cameras_give_tracks_but_no_depth(tmp_path: Path) -> None:
     write_scene(tmp_path, depths=True, distortion=0.01)
     with pytest.raises(ValueError, match="lens distortion; use the folder that COLMAP's image_undistorter"):
         Colmap(tmp_path, views=VIEWS)
-    assert "image_undistorter" in check(tmp_path)[0]
+    assert "image_undistorter" in check_data(tmp_path).problems[0].what
     (tmp_path / "stereo" / "depth_maps").rename(tmp_path / "aside")
     source = Colmap(tmp_path, views=VIEWS)
     assert source.scenes[0].reconstruction.distorted.all()
@@ -392,7 +389,7 @@ def test_photographs_become_a_reconstruction(tmp_path: Path, capfd: pytest.Captu
     options = ["--one-camera", "--model", "SIMPLE_PINHOLE", "--threads", "1", "--long-side", "216"]
     assert tool.main([str(tmp_path / "photos"), str(tmp_path / "out"), *options]) == 0
     assert json.loads(capfd.readouterr().out)["registered"] == 4
-    assert check(tmp_path / "out") == []
+    assert check_data(tmp_path / "out").problems == []
     found = Reconstruction.read(tmp_path / "out")
     assert found.sizes.tolist() == [[216, 162]] * 4
     xy0, xy1 = ((xy + 0.5) / 0.75 - 0.5 for xy in found.shared(0, 1))

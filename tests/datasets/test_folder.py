@@ -173,9 +173,9 @@ def test_the_split_goes_by_the_names() -> None:
     assert sorted(fewer.names[other.read(k)] for k in range(len(other))) == sorted(names[1])
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, 1e-6])
-def test_a_handful_of_photographs_holds_out_the_last(share: float) -> None:
-    train, test = Photographs.split(STORE, Views(size=32), share)
+@pytest.mark.parametrize("fraction", [0.0, 1.0, 1e-6])
+def test_a_handful_of_photographs_holds_out_the_last(fraction: float) -> None:
+    train, test = Photographs.split(STORE, Views(size=32), fraction)
     assert [source.read(k) for source in (train, test) for k in range(len(source))] == [0, 1, 2, 3, 4]
     assert len(test) == 1
 

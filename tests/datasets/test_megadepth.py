@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ from datasets.scenes import (
     project,
     street,
     unproject,
+    visible,
     warp,
+    write_detections,
     write_megadepth,
 )
 from steerers.datasets.megadepth import MegaDepth, read_depth
 from steerers.datasets.pairs import PairBatch, PairSource, ViewWarp
 from steerers.datasets.rng import mix
-from steerers.datasets.scene_info import read_scene_info
+from steerers.datasets.scene_info import detections_path, read_detections, read_scene_info
 from steerers.datasets.views import Views
 from steerers.geometry import scaling, to_normalised, transform_points
 
@@ -75,22 +78,22 @@ def make(source: MegaDepth, rotations: tuple[float, float] = (0.0, 0.0), seed: i
     return source.make([source.read(index) for index in range(count)], rotations0, rotations1, seeds, CPU)
 
 
+def to_view(from_photo: Tensor, camera: Camera) -> Tensor:
+    """(3, 3), from the photograph as it is stored to a view of it, shrunk to the size of the view."""
+    longest = max(camera.width, camera.height)
+    shrunk = min(longest, VIEWS.size)
+    size = (round(camera.width * shrunk / longest), round(camera.height * shrunk / longest))
+    return from_photo @ scaling((camera.width, camera.height), size)
+
+
 def stored_pixels(xy: Tensor, from_photo: Tensor, camera: Camera) -> Array:
     """Pixels of a view in the photograph as it is stored."""
-    longest = max(camera.width, camera.height)
-    shrunk = longest if longest <= VIEWS.size else VIEWS.size
-    size = (round(camera.width * shrunk / longest), round(camera.height * shrunk / longest))
-    to_stored = scaling(size, (camera.width, camera.height))
-    return transform_points(to_stored @ torch.linalg.inv(from_photo), xy.double()).numpy()
+    return transform_points(torch.linalg.inv(to_view(from_photo, camera)), xy.double()).numpy()
 
 
 def view_pixels(xy: Array, from_photo: Tensor, camera: Camera) -> Array:
     """The other way."""
-    longest = max(camera.width, camera.height)
-    shrunk = longest if longest <= VIEWS.size else VIEWS.size
-    size = (round(camera.width * shrunk / longest), round(camera.height * shrunk / longest))
-    from_stored = scaling((camera.width, camera.height), size)
-    return transform_points(from_photo @ from_stored, torch.from_numpy(xy)).numpy()
+    return transform_points(to_view(from_photo, camera), torch.from_numpy(xy)).numpy()
 
 
 def one_surface(scene: Scene, camera: Camera, xy: Array, reach: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -320,3 +323,106 @@ def test_depth_maps_without_the_dataset_or_of_a_wrong_shape_are_named(tmp_path: 
 def test_wrong_options_are_refused(root: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MegaDepth(root, **options)
+
+
+# Points of the reconstructions ----------------------------------------------------------------------------------------
+
+PAIRS = ((0, 1), (0, 2), (1, 2))
+
+
+@pytest.fixture(scope="module")
+def points(root: Path) -> Array:
+    """What the photographs of scene 0001 see; written for the detector's sake."""
+    return write_detections(root, "0001", SCENES["0001"], cameras("0001"))
+
+
+@pytest.mark.parametrize(
+    "rotations", [(0.0, 0.0), (math.pi / 2, math.pi), (0.7, -2.1)], ids=["upright", "quarters", "any"]
+)
+def test_points_lie_in_the_views_where_the_geometry_says(
+    root: Path, points: Array, rotations: tuple[float, float]
+) -> None:
+    batch = make(MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0], detections=True), rotations)
+    assert isinstance(batch.warp, ViewWarp)
+    assert batch.detections is not None
+    maps = (batch.warp.from_photos0, batch.warp.from_photos1)
+    for side, found in enumerate(batch.detections):
+        assert found.shape[::2] == (3, 2)
+        assert found.dtype == torch.float32
+        for n, pair in enumerate(PAIRS):
+            camera = cameras("0001")[pair[side]]
+            seen = points[visible(SCENES["0001"], camera, points, slack=1e-5)]
+            assert len(seen) > 60
+            np.testing.assert_allclose(
+                found[n, : len(seen)], view_pixels(project(camera, seen)[0], maps[side][n], camera), atol=1e-3
+            )
+            assert found[n, len(seen) :].isnan().all()
+
+
+def test_points_that_both_views_show_are_where_the_warp_takes_them(root: Path, points: Array) -> None:
+    """Half a pixel of COLMAP's would show here."""
+    batch = make(MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0], detections=True), (1.0, 2.0))
+    assert batch.detections is not None
+    moved, seen = batch.warp.forward(batch.detections[0])
+    for n, pair in enumerate(PAIRS):
+        first, second = (np.flatnonzero(visible(SCENES["0001"], cameras("0001")[k], points, slack=1e-5)) for k in pair)
+        _, i, j = np.intersect1d(first, second, return_indices=True)
+        errors = (moved[n, i] - batch.detections[1][n, j]).norm(dim=1)[seen[n, i]]
+        assert len(errors) > 30
+        assert float(errors.median()) < 0.05
+
+
+@pytest.mark.usefixtures("points")
+def test_points_are_read_only_if_they_are_wanted(copy: Path) -> None:
+    shutil.rmtree(copy / "prep_scene_info" / "detections")
+    source = MegaDepth(copy, views=VIEWS, min_overlaps=[0.0])
+    assert make(source).detections is None
+    assert source.read(0)[0].detections is None
+    with pytest.raises(ValueError, match=r"1 of 1 scenes have no points .*detections_0001.npy; .*prep_keypoints.py"):
+        MegaDepth(copy, views=VIEWS, min_overlaps=[0.0], detections=True)
+
+
+@pytest.mark.usefixtures("points")
+def test_a_photograph_may_have_no_points(copy: Path) -> None:
+    change(copy, lambda values: values.update({1: np.zeros(0), 2: np.zeros((0, 3))}))
+    batch = make(MegaDepth(copy, views=VIEWS, min_overlaps=[0.0], detections=True))
+    assert batch.detections is not None
+    assert batch.detections[0].isnan().flatten(1).all(dim=1).tolist() == [True, True, True]
+    assert batch.detections[1].isnan().flatten(1).all(dim=1).tolist() == [True, False, False]
+
+
+def change(root: Path, how: Callable[[dict[int, Any]], Any]) -> Path:
+    path = detections_path(root, "0001")
+    values = np.load(path, allow_pickle=True).item()
+    how(values)
+    np.save(path, values, allow_pickle=True)
+    return path
+
+
+@pytest.mark.usefixtures("points")
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (lambda values: values.pop(2), r"it has no points of photograph 2; DeDoDe's data_prep/prep_keypoints.py"),
+        (
+            lambda values: values.update({2: np.ones((5, 2))}),
+            r"photograph 2: .*N x 3 finite numbers, got shape \(5, 2\)",
+        ),
+        (lambda values: values.update({2: np.full((5, 3), np.nan)}), "photograph 2: .*finite numbers"),
+        (lambda values: values.update({2: "points"}), r"photograph 2: its points must be N x 3 numbers \("),
+    ],
+)
+def test_wrong_points_are_named(copy: Path, how: Callable[[dict[int, Any]], Any], message: str) -> None:
+    path = change(copy, how)
+    with pytest.raises(ValueError, match=message) as caught:
+        MegaDepth(copy, min_overlaps=[0.0], detections=True)
+    assert str(path) in str(caught.value)
+    assert list(read_detections(path, [1, 3])) == [1, 3]  # the others are good
+
+
+@pytest.mark.usefixtures("points")
+def test_a_damaged_file_is_named(copy: Path) -> None:
+    path = detections_path(copy, "0001")
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(ValueError, match=r"detections_0001.npy: a damaged file of detections, or none"):
+        MegaDepth(copy, min_overlaps=[0.0], detections=True)

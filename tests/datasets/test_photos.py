@@ -284,9 +284,9 @@ def test_what_is_held_out_never_changes() -> None:
     assert [k for k in range(80) if held_out(f"{k}.jpg", 0.1)] == [26, 34, 36, 38]
 
 
-@given(name=st.text(max_size=20), shares=st.tuples(st.floats(0, 1), st.floats(0, 1)))
-def test_a_larger_share_holds_out_the_same_and_more(name: str, shares: tuple[float, float]) -> None:
-    assert held_out(name, min(shares)) <= held_out(name, max(shares))
+@given(name=st.text(max_size=20), fractions=st.tuples(st.floats(0, 1), st.floats(0, 1)))
+def test_a_larger_fraction_holds_out_the_same_and_more(name: str, fractions: tuple[float, float]) -> None:
+    assert held_out(name, min(fractions)) <= held_out(name, max(fractions))
     assert not held_out(name, 0.0)
     assert held_out(name, 1.0)
 
@@ -295,7 +295,7 @@ def test_a_name_that_is_no_text_can_be_held_out() -> None:
     assert held_out(os.fsdecode(b"caf\xe9.jpg"), 1.0)
 
 
-@pytest.mark.parametrize("share", [0.05, 0.3])
-def test_the_share_is_held_out(share: float) -> None:
-    count = sum(held_out(f"photo-{k:05d}.jpg", share) for k in range(4000))
-    assert count / 4000 == pytest.approx(share, abs=0.03)
+@pytest.mark.parametrize("fraction", [0.05, 0.3])
+def test_the_fraction_is_held_out(fraction: float) -> None:
+    count = sum(held_out(f"photo-{k:05d}.jpg", fraction) for k in range(4000))
+    assert count / 4000 == pytest.approx(fraction, abs=0.03)

@@ -83,8 +83,8 @@ def test_noise_is_nearly_normal_and_white() -> None:
     drawn = noise(range(8), 40000, 3, torch.device("cpu")).double()  # (8, 40000)
     assert float(drawn.mean(dim=1).abs().max()) < 0.02  # four standard deviations
     assert float((drawn.var(dim=1) - 1).abs().max()) < 0.03
-    for reach, share in ((1.0, 0.683), (2.0, 0.954), (3.0, 0.997)):
-        assert float((drawn.abs() < reach).double().mean()) == pytest.approx(share, abs=0.02)
+    for reach, fraction in ((1.0, 0.683), (2.0, 0.954), (3.0, 0.997)):
+        assert float((drawn.abs() < reach).double().mean()) == pytest.approx(fraction, abs=0.02)
     for lag in (1, 2, 3, 64, 384):
         assert abs(float((drawn[:, lag:] * drawn[:, :-lag]).mean())) < 0.01
     related = torch.corrcoef(drawn)

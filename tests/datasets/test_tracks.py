@@ -1,19 +1,40 @@
-"""What tracks give to pairs: their warp, and views that look at them."""
+"""What tracks give: pairs of images, their warp, and views that look at them."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steerers.datasets.tracks import TrackWarp, aim
+from datasets.workspaces import CAMERAS, model_of, rotation_between
+from steerers.datasets.reconstruction import Reconstruction
+from steerers.datasets.tracks import TrackWarp, aim, covisible
 from steerers.datasets.views import Views, draw_homographies
 from steerers.geometry import rotation, transform_points
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_covisible_pairs_count_tracks_angles_and_rotations() -> None:
+    found = Reconstruction._of(model_of(CAMERAS))
+    pairs = covisible(found)
+    assert len(pairs) == 6
+    for k, (first, second) in enumerate(pairs.images):
+        xy0, xy1 = found.shared(first, second)
+        assert pairs.shared[k] == len(xy0)
+        joint = np.intersect1d(*(found.tracks[found.starts[n] : found.starts[n + 1]] for n in (first, second)))
+        rays = [found.points[joint] - CAMERAS[n].centre for n in (first, second)]
+        rays = [ray / np.linalg.norm(ray, axis=1, keepdims=True) for ray in rays]
+        angles = np.degrees(2 * np.arcsin(np.linalg.norm(rays[0] - rays[1], axis=1) / 2))
+        assert pairs.angles[k] == pytest.approx(angles.mean(), rel=1e-6)
+        assert -np.angle(pairs.similarity[k]) == pytest.approx(
+            rotation_between(*map(torch.from_numpy, (xy0, xy1))), abs=1e-5
+        )
+        assert 0.7 < pairs.agreement[k] <= 1
 
 
 @given(seed=st.integers(0, 10_000), angle=st.floats(-3, 3), scale=st.floats(0.5, 2))

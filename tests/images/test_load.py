@@ -16,12 +16,13 @@ import PIL.Image
 import PIL.PngImagePlugin
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from steerers.geometry import rotate_image, rotation, rotation_of, transform_points
-from steerers.images.load import ImageError, load_image, to_grey, to_uint8
+from steerers.images.load import ImageError, load_image, make_picture, to_grey, to_uint8
 
 SIZE = (40, 24)  # (width, height)
 DOT = (29, 5)  # (x, y), off centre so that no rotation or flip maps it to itself
@@ -841,3 +842,20 @@ def test_back_to_bytes_checks_its_input(function: Any) -> None:
     for bad in (torch.zeros(4, 5), torch.zeros(1, 4, 5), torch.zeros(4, 5, 3), torch.zeros(3, 4, 5, dtype=torch.uint8)):
         with pytest.raises(ValueError, match=r"\(3, H, W\) float"):
             function(bad)
+
+
+# Noise ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_picture_is_the_same_every_time() -> None:
+    picture = make_picture(52, 70)
+    assert picture.shape == (3, 52, 70)
+    assert 0 <= picture.min() < picture.max() <= 1
+    assert torch.equal(picture, make_picture(52, 70))
+    assert not torch.equal(picture, make_picture(52, 70, seed=1))
+
+
+def test_there_is_something_to_see_at_every_scale() -> None:
+    picture = make_picture(256, 256)
+    for cell in (1, 2, 4, 8, 16):
+        assert F.avg_pool2d(picture, cell).std() > 0.05

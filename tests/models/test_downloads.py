@@ -183,7 +183,7 @@ def test_progress_bar_goes_to_stderr_when_slow(
         asked.update(options)
         return bar(**{**options, "delay": 0})
 
-    monkeypatch.setattr(downloads, "tqdm", impatient)
+    monkeypatch.setattr("tqdm.tqdm", impatient)
     downloads.fetch(WeightFile("w.pth", (server.url("/w", Reply()),)), progress=progress)
     output, errors = capfd.readouterr()
     assert (asked["delay"], asked["total"]) == (2, len(CONTENT))

@@ -11,8 +11,7 @@ from helpers import EXAMPLES, assert_near
 from steerers.accel.networks.inference import for_inference
 from steerers.accel.networks.pyramid import FastPyramid
 from steerers.features import Keypoints
-from steerers.images.load import load_image
-from steerers.images.noise import make_picture
+from steerers.images.load import load_image, make_picture
 from steerers.matching.strategies import make_strategy
 from steerers.models import zoo
 from steerers.models.base import Extractor

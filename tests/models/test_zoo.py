@@ -29,15 +29,15 @@ from steerers._weights import WeightsError
 from steerers.accel.networks.compact import FastCompact
 from steerers.accel.networks.dedode import FastDedodeDescriptor, FastDedodeDetector
 from steerers.benchmarks.runs import fingerprint
-from steerers.models import dedode, downloads, registry, zoo
+from steerers.models import dedode, downloads, parts, zoo
 from steerers.models.base import Combined, Descriptor, Extractor
 from steerers.models.compact import Compact
 from steerers.models.dedode import DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile
-from steerers.models.registry import Part
+from steerers.models.parts import Part, locate
 from steerers.models.sampling import KeypointSampling
 from steerers.models.superpoint import SuperPointNetwork
-from steerers.models.zoo import DETECTORS, SHIPPED, ZOO, Entry, find, locate, make_zoo, with_detector
+from steerers.models.zoo import DETECTORS, SHIPPED, ZOO, Entry, find, make_zoo, with_detector
 
 DEDODE_B = {"dedode-b", "dedode-b-c4", "dedode-b-c4-perm", "dedode-b-so2-spread", "dedode-b-so2-spread-b"}
 DEDODE_G = {"dedode-g", "dedode-g-c4-perm", "dedode-g-so2-spread"}
@@ -75,7 +75,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def kornia_store(store: Path) -> Path:
     pytest.importorskip("kornia")
-    for name, network in (("xfeat", registry._frozen_network("xfeat")), ("disk", registry._frozen_network("disk"))):
+    for name, network in (("xfeat", parts.frozen_network("xfeat")), ("disk", parts.frozen_network("disk"))):
         torch.save(network.network.state_dict(), store / find(name).weights[0].name)
     return store
 
@@ -186,7 +186,7 @@ def test_entries_are_whole(entry: Entry) -> None:
         "upright-sift-so2",
     ):  # max-similarity fails there: docs/results.md
         expected = "max-matches"
-    assert (entry.strategy or zoo._suitable_strategy(entry.group)) == expected
+    assert (entry.strategy or parts._suitable_strategy(entry.group)) == expected
 
 
 @pytest.mark.parametrize("file", PUBLISHED.values(), ids=PUBLISHED)
@@ -460,7 +460,7 @@ def test_superpoint_is_never_downloaded_and_its_licence_is_told(
 def test_frozen_models_have_the_dimension_that_is_listed(name: str, tmp_path: Path) -> None:
     pytest.importorskip("kornia")
     path = tmp_path / "_weights.pth"
-    torch.save(registry._frozen_network(name).network.state_dict(), path)
+    torch.save(parts.frozen_network(name).network.state_dict(), path)
     matcher = steerers.load(name, weights=path)
     assert matcher.model.extractor.dim == find(name).dim
     assert (matcher.model.name, matcher.strategy.name) == (name, "dual-softmax")

@@ -18,7 +18,7 @@ from steerers.datasets.folder import Photographs
 from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations
 from steerers.datasets.photos import PhotoStore, find_photos
 from steerers.images.load import to_uint8
-from steerers.models import registry
+from steerers.models import parts
 from steerers.models.compact import Compact
 from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile
@@ -149,7 +149,7 @@ def loss_of(objective: Objective, batch: PairBatch) -> Tensor:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_configuration_takes_a_step(path: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "load_dinov2", lambda path: Patches())
+    monkeypatch.setattr(parts, "load_dinov2", lambda path: Patches())
     config = reduced(load_config(path))
     objective = build_objective(config).train()
     loss = loss_of(objective, batch_of(config, photographs))

@@ -27,11 +27,10 @@ from datasets.scenes import (
     write_megadepth,
 )
 from helpers import CONFIG_FOLDER
-from steerers.datasets.colmap_files import TRACKS
 from steerers.datasets.folder import Photographs
 from steerers.datasets.mosaics import Mosaics
 from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations
-from steerers.datasets.reconstruction import Reconstruction
+from steerers.datasets.reconstruction import TRACKS, Reconstruction
 from steerers.images.load import to_uint8
 from steerers.training.build import build_objective
 from steerers.training.config import DataConfig, TrainConfig, load_config, parse_config

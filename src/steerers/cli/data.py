@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from steerers.cli import options
 
 if TYPE_CHECKING:
-    from steerers.datasets.check_report import Problem, Report
+    from steerers.datasets.check import Problem, Report
 
 EXAMPLE = """example:
   steerers data check MegaDepth

@@ -12,7 +12,7 @@ from steerers.cli import options
 
 if TYPE_CHECKING:
     from steerers.models.downloads import WeightFile
-    from steerers.models.zoo import Entry
+    from steerers.models.zoo import DetectorEntry, Entry
 
 EXAMPLE = """example:
   steerers models
@@ -47,13 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
         options.check_output(arguments.json)
     from steerers._files import atomic_write
     from steerers.models.downloads import home
-    from steerers.models.zoo import DETECTORS, ZOO
+    from steerers.models.zoo import DEFAULT_MODEL, DETECTORS, ZOO
 
-    models = [_model(entry) for entry in ZOO.values()]
-    detectors = [
-        {"name": entry.name, "summary": entry.summary, "licence": entry.licence, **_weights(entry.part.weights)}
-        for entry in DETECTORS.values()
+    models = [
+        _record(entry, entry.weights)
+        | {"default": entry.name == DEFAULT_MODEL, "dim": entry.dim, "group": entry.group and str(entry.group)}
+        for entry in ZOO.values()
     ]
+    detectors = [_record(entry, entry.part.weights) for entry in DETECTORS.values()]
     if arguments.json is None:
         print(_table([("model", "dim", "group", "size", "licence", "weights", "what"), *map(_model_row, models)]))
         print()
@@ -72,21 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 # Records --------------------------------------------------------------------------------------------------------------
 
 
-def _model(entry: Entry) -> dict[str, Any]:
-    from steerers.models.zoo import DEFAULT_MODEL
-
-    return {
-        "name": entry.name,
-        "summary": entry.summary,
-        "default": entry.name == DEFAULT_MODEL,
-        "dim": entry.dim,
-        "group": None if entry.group is None else str(entry.group),
-        "licence": entry.licence,
-        **_weights(entry.weights),
-    }
-
-
-def _weights(files: Iterable[WeightFile]) -> dict[str, Any]:
+def _record(entry: Entry | DetectorEntry, files: Iterable[WeightFile]) -> dict[str, Any]:
     described = [_file(file) for file in files]
     missing = [file for file in described if file["path"] is None]
     if not described:
@@ -97,22 +84,17 @@ def _weights(files: Iterable[WeightFile]) -> dict[str, Any]:
         status = "missing: by hand"
     else:
         status = f"missing: {_megabytes(_total(missing))} to download"
-    return {"bytes": _total(described), "status": status, "weights": described}
+    own = {"name": entry.name, "summary": entry.summary, "licence": entry.licence}
+    return own | {"bytes": _total(described), "status": status, "weights": described}
 
 
 def _file(file: WeightFile) -> dict[str, Any]:
     from steerers.models.downloads import find
 
     path = find(file, check=False)
-    return {
-        "name": file.name,
-        "bytes": file.size if path is None else path.stat().st_size,
-        "path": None if path is None else str(path),
-        "urls": list(file.urls),
-        "sha256": file.sha256,
-        "licence": file.licence,
-        "note": file.note,
-    }
+    here = {"bytes": file.size if path is None else path.stat().st_size, "path": None if path is None else str(path)}
+    told = {name: getattr(file, name) for name in ("name", "urls", "sha256", "licence", "note")}
+    return told | here
 
 
 def _total(described: Iterable[dict[str, Any]]) -> int:

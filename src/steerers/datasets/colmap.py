@@ -23,25 +23,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from steerers._files import StrPath
-from steerers.datasets.check_report import few
-from steerers.datasets.colmap_files import (
+from steerers.datasets.depth import DepthCamera, DepthWarp
+from steerers.datasets.pairs import PairBatch, ViewWarp, Warp, pad_points, points_in_views
+from steerers.datasets.photometric import relight
+from steerers.datasets.photos import Photo, PhotoStore, few, held_out
+from steerers.datasets.reconstruction import (
     TRACKS,
     aspect_problem,
     depth_path,
     open_scenes,
-    read_depth,
+    read_colmap_depth,
     scene_folders,
-    tracks_file,
 )
-from steerers.datasets.depth import DepthCamera, DepthWarp
-from steerers.datasets.pairs import PairBatch, ViewWarp, Warp, pad_points, points_in_views
-from steerers.datasets.photometric import relight
-from steerers.datasets.photos import Photo, PhotoStore, held_out
-from steerers.datasets.reconstruction import Covisible, covisible
 from steerers.datasets.rng import mix
-from steerers.datasets.tracks import TrackWarp, aim, draw_anchors, draw_targets
-from steerers.datasets.views import Size, Views, draw_homographies, render_views, rotations_about_middle
-from steerers.geometry import scaling, transform_points
+from steerers.datasets.tracks import Covisible, TrackWarp, aim, covisible, draw_anchors, draw_targets
+from steerers.datasets.views import Views, draw_homographies, render_views, rotations_about_middle
+from steerers.geometry import Size, scaling, transform_points
 from steerers.images.load import load_image, to_uint8
 
 MIN_SHARED, ANGLES, MIN_AGREEMENT = 30, (0.0, 60.0), 0.7
@@ -136,9 +133,8 @@ class Colmap:
         self.root, self.views, self.radius, self.anchors = Path(root), views, radius, anchors
         self.photometric = views.photometric if photometric is None else photometric
         self.scenes = list(open_scenes(root, images, depths))
-        tables = [usable(covisible(s.reconstruction), min_shared, angles, min_agreement) for s in self.scenes]
-        self.pairs = tables
-        self.table = np.array([(s, p) for s, table in enumerate(tables) for p in range(len(table))], np.int64)
+        self.pairs = [usable(covisible(s.reconstruction), min_shared, angles, min_agreement) for s in self.scenes]
+        self.table = np.array([(s, p) for s, table in enumerate(self.pairs) for p in range(len(table))], np.int64)
         if not len(self.table):
             raise ValueError(
                 f"{root}: no two photographs share {min_shared} tracks at an angle of {angles[0]:g} to {angles[1]:g} "
@@ -146,13 +142,6 @@ class Colmap:
             )
         self._find_files(max_size, cache)
         self._chosen = np.arange(len(self.table))
-
-    @classmethod
-    def from_file(cls, path: StrPath, **options: Any) -> Colmap:
-        """A source from what :func:`export` wrote, the ``.npz`` or its folder; needs no pycolmap."""
-        if not any(tracks_file(folder) for folder in scene_folders(Path(path))):
-            raise ValueError(f"{path}: no {TRACKS}; steerers.datasets.colmap.export writes it")
-        return cls(path, **options)
 
     def _find_files(self, max_size: int, cache: Path | None) -> None:
         """Find the photographs of all pairs and their depth maps, and where in the store each one will be."""
@@ -209,11 +198,11 @@ class Colmap:
         reconstruction = self.scenes[scene].reconstruction
         return self.scenes[scene].name, reconstruction.names[first], reconstruction.names[second]
 
-    def split(self, share: float) -> tuple[Colmap, Colmap]:
-        """Pairs to train on, and those with a photograph of the ``share`` that is held out, chosen by name."""
-        out = np.array([any(held_out(name, share) for name in self.names(k)[1:]) for k in range(len(self))])
+    def split(self, fraction: float) -> tuple[Colmap, Colmap]:
+        """Pairs to train on, and those with a photograph of the ``fraction`` that is held out, chosen by name."""
+        out = np.array([any(held_out(name, fraction) for name in self.names(k)[1:]) for k in range(len(self))])
         if out.all() or not out.any():
-            raise ValueError(f"share {share} holds out {'all' if out.all() else 'none'} of {len(self)} pairs")
+            raise ValueError(f"fraction {fraction} holds out {'all' if out.all() else 'none'} of {len(self)} pairs")
         return self._subset(~out), self._subset(out)
 
     def _subset(self, chosen: NDArray[np.bool_]) -> Colmap:
@@ -254,7 +243,7 @@ class Colmap:
         """The camera of a photograph as decoded."""
         reconstruction, path = self.scenes[scene].reconstruction, self._depths.get((scene, image))
         pose = np.concatenate([reconstruction.poses[image], [[0, 0, 0, 1]]])
-        depth = None if path is None else torch.from_numpy(read_depth(path))
+        depth = None if path is None else torch.from_numpy(read_colmap_depth(path))
         camera = DepthCamera(
             _pair_of(reconstruction.sizes[image]),
             torch.from_numpy(reconstruction.K[image]),

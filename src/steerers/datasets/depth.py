@@ -17,9 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.geometry import scaling, transform_points
-
-Size = tuple[int, int]  # (width, height)
+from steerers.geometry import Size, scaling, transform_points
 
 TOLERANCE = 0.05
 """Relative difference of depths up to which two points are taken for the same one."""
@@ -104,7 +102,7 @@ class DepthWarp:
     def forward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
         """(B, N, 2) pixels of the first photographs in the second, and (B, N) whether they are seen there.
 
-        What is not seen has a finite place all the same, of no meaning.
+        What is not seen has a finite position all the same, of no meaning.
         """
         return self._warp(xy, self._first, self._second, self._ahead)
 
@@ -153,14 +151,14 @@ class _Side:
         The inverse of depth is what is interpolated: on a plane it is linear in the pixels, and so exact.
         """
         inside = _within(xy, self.limits)
-        place = transform_points(self.to_depth, torch.where(inside[..., None], xy, torch.zeros_like(xy)))
-        inside = inside & _within(place, self.depth_limits)
-        place = place.clamp(min=0).minimum(self.depth_limits)
-        cell = place.floor().minimum((self.depth_limits - 1).clamp(min=0))  # the last pixel belongs to the cell before
+        position = transform_points(self.to_depth, torch.where(inside[..., None], xy, torch.zeros_like(xy)))
+        inside = inside & _within(position, self.depth_limits)
+        position = position.clamp(min=0).minimum(self.depth_limits)
+        cell = position.floor().minimum((self.depth_limits - 1).clamp(min=0))  # the last pixel is of the cell before
         around = self._inverse_around(cell)  # (B, N, 4, 4)
         inner = around[..., 1:3, 1:3]
         known = inside & (inner > 0).flatten(2).all(dim=-1) & _of_one_surface(around, self.tolerance)
-        x, y = (place - cell).unbind(dim=-1)
+        x, y = (position - cell).unbind(dim=-1)
         rows = inner[..., 0] * (1 - x[..., None]) + inner[..., 1] * x[..., None]  # (B, N, 2)
         inverse = rows[..., 0] * (1 - y) + rows[..., 1] * y
         return 1 / torch.where(known, inverse, torch.ones_like(inverse)), known

@@ -12,7 +12,8 @@ from steerers.datasets.pairs import PairBatch, ViewWarp
 from steerers.datasets.photometric import relight
 from steerers.datasets.photos import PhotoStore, held_out
 from steerers.datasets.rng import mix, uniforms
-from steerers.datasets.views import Size, Views, draw_homographies, render_views
+from steerers.datasets.views import Views, draw_homographies, render_views
+from steerers.geometry import Size
 
 _FOCUS = 5  # stream of a seed
 
@@ -34,11 +35,11 @@ class Photographs:
             raise ValueError("there are no photographs to draw pairs from")
 
     @classmethod
-    def split(cls, store: PhotoStore, views: Views, share: float) -> tuple[Photographs, Photographs]:
-        """Photographs to train on, and the fixed ``share`` of them that is held out, which goes by their names."""
+    def split(cls, store: PhotoStore, views: Views, fraction: float) -> tuple[Photographs, Photographs]:
+        """Photographs to train on, and the fixed ``fraction`` of them that is held out, which goes by their names."""
         if len(store) < 2:
             raise ValueError("training needs at least 2 photographs, one of them to be held out, got 1")
-        out = [held_out(name, share) for name in store.names]
+        out = [held_out(name, fraction) for name in store.names]
         if all(out) or not any(out):  # a handful of photographs: hold out the last
             out = [index == len(store) - 1 for index in range(len(store))]
         train, test = ([index for index, held in enumerate(out) if held is wanted] for wanted in (False, True))
@@ -69,7 +70,7 @@ def two_views(
     seeds: Sequence[int],
     device: torch.device,
 ) -> PairBatch:
-    """Two views of each of (B, 3, H, W) photographs, of (width, height) ``sizes``, around a place that is drawn."""
+    """Two views of each of (B, 3, H, W) photographs, of (width, height) ``sizes``, around a point that is drawn."""
     focus = uniforms(seeds, 2, _FOCUS) * torch.tensor(sizes, dtype=torch.float64)  # (B, 2), seen by both views
     rendered = []
     for side, rotations in enumerate((rotations0, rotations1)):

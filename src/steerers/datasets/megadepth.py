@@ -21,10 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers.datasets.check_report import few
 from steerers.datasets.depth import TOLERANCE, DepthCamera, DepthWarp
 from steerers.datasets.pairs import PairBatch, ViewWarp, points_in_views
 from steerers.datasets.photometric import relight
+from steerers.datasets.photos import few
 from steerers.datasets.rng import mix, uniforms
 from steerers.datasets.scene_info import (
     Split,
@@ -145,14 +145,14 @@ class MegaDepth:
         self, found: dict[str, Path], min_overlaps: Sequence[float], max_pairs: int, seed: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], Tensor]:
         scenes, pairs, weights = [], [], []
-        for place, info in enumerate(self.scenes):
+        for index, info in enumerate(self.scenes):
             weight = weigh_pairs(info, min_overlaps, max_pairs, seed)
             wrong = int(((weight > 0) & ~info.usable_pairs).sum())
             if wrong:
                 raise ValueError(
                     f"{found[info.name]}: {wrong} of its pairs have no data; see `steerers data check {self.root}`"
                 )
-            scenes.append(np.full(int((weight > 0).sum()), place, np.int32))
+            scenes.append(np.full(int((weight > 0).sum()), index, np.int32))
             pairs.append(info.pairs[weight > 0].astype(np.int32))
             weights.append(weight[weight > 0])
         if not sum(map(len, pairs)):
@@ -163,8 +163,8 @@ class MegaDepth:
         """Of each scene, the points of the photographs that its pairs have."""
         paths = find_detections(self.root, [info.name for info in self.scenes])
         return [
-            read_detections(paths[info.name], np.unique(self._pairs[self._scene == place]).tolist())
-            for place, info in enumerate(progress(self.scenes, "reading points"))
+            read_detections(paths[info.name], np.unique(self._pairs[self._scene == index]).tolist())
+            for index, info in enumerate(progress(self.scenes, "reading points"))
         ]
 
     def _photograph(self, scene: int, index: int) -> Photograph:

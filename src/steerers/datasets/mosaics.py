@@ -2,7 +2,7 @@
 
 A view of S pixels at zoom z shows S / z pixels of what it is a view of. Photographs of 500 pixels leave little choice,
 so that all views of them are at nearly one scale, and enlarged rather than shrunk. A mosaic of several has room for
-zooms that differ four-fold and more between two views, and what surrounds a place is then something else entirely,
+zooms that differ four-fold and more between two views, and what surrounds a point is then something else entirely,
 which it must be told from.
 """
 
@@ -78,7 +78,7 @@ class Mosaics:
         return two_views(mosaics, [(size, size)] * len(read), self.views, rotations0, rotations1, seeds, device)
 
     def _members(self, read: Sequence[int], seeds: Sequence[int]) -> Tensor:
-        """(B, side, side) photographs of the mosaics: the one asked for, at a place that is drawn, among others."""
+        """(B, side, side) photographs of the mosaics: the one asked for, at a position that is drawn, among others."""
         side, chosen = self.options.side, torch.tensor(self.photographs.chosen)
         drawn = uniforms(seeds, side * side + 1, _LAID)  # (B, side^2 + 1)
         members = chosen[(drawn[:, 1:] * len(chosen)).long()]

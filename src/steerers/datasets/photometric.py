@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steerers.datasets.rng import noise, uniforms
+from steerers.images.load import LUMA
 
 _TONE, _FIELD, _LEVEL, _LENS, _COLOUR, _BLOCKS, _GRAIN = range(11, 18)  # streams of a seed
 _FIELD_CELLS = 5  # of the field of light: shadows are smooth
 _BLUR_TAPS = 9
-_LUMA = (0.299, 0.587, 0.114)
 _BLOCK = 8  # of JPEG
 _MIDDLE = 0.45  # about which contrast changes: the mean of photographs, roughly
 
@@ -26,7 +26,7 @@ def relight(images: Tensor, strength: float, seeds: Sequence[int]) -> Tensor:
     """Change the light of (B, 3, H, W) images in [0, 1], each by its seed; a strength of 0 changes nothing.
 
     In this order: colours (mixed, tinted, to grey), a smooth field of light and shadow, gain, contrast and gamma, blur,
-    noise, and the blocks of JPEG. Shadows, blur and JPEG act on a share of the images only.
+    noise, and the blocks of JPEG. Shadows, blur and JPEG act on a fraction of the images only.
     """
     if not 0 <= strength <= 1:
         raise ValueError(f"strength must be in [0, 1], got {strength}")
@@ -42,7 +42,7 @@ def relight(images: Tensor, strength: float, seeds: Sequence[int]) -> Tensor:
 def _colour(images: Tensor, strength: float, seeds: Sequence[int]) -> Tensor:
     """Tint and saturation for all; grey, or a random mixture of the channels, for a few."""
     drawn = uniforms(seeds, 15, _COLOUR)
-    luma = torch.tensor(_LUMA, dtype=drawn.dtype).expand(3, 3)  # every row gives the luma
+    luma = torch.tensor(LUMA, dtype=drawn.dtype).expand(3, 3)  # every row gives the luma
     saturation = 1 + strength * 0.6 * (2 * drawn[:, 0] - 1)  # (B,)
     saturation = torch.where(drawn[:, 1] < 0.15 * strength, 0.0, saturation).view(-1, 1, 1)
     matrix = luma + saturation * (torch.eye(3) - luma)  # (B, 3, 3)

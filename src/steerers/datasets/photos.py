@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from steerers._files import atomic_write
+from steerers.geometry import Size
 from steerers.images.load import ImageError, load_image, to_uint8
 from steerers.viz.progress import progress
 
@@ -27,9 +28,13 @@ ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm", ".
 _FORMAT = 1
 
 
+class DamagedTarError(ValueError):
+    """A tar that cannot be read to its end."""
+
+
 @dataclass(frozen=True)
 class Photo:
-    """A photograph on disk: a file, or a member of a tar, which :func:`find_photos` places."""
+    """A photograph on disk: a file, or a member of a tar, where :func:`find_photos` found it."""
 
     path: Path
     member: str | None = None
@@ -46,28 +51,32 @@ class Photo:
         try:
             loaded = load_image(self.path if self.member is None else self._picture(), max_size=max_size)
         except (ImageError, OSError, PIL.Image.DecompressionBombError) as error:
-            where = "" if self.member is None else f"{self.path}, member {self.member}: "
-            raise ValueError(f"cannot use a photograph: {where}{error}") from error
+            raise ValueError(f"cannot use a photograph: {error}") from error
         return torch.from_numpy(to_uint8(loaded.tensor)).permute(2, 0, 1).contiguous()
 
     def _picture(self) -> PIL.Image.Image:
+        """The member, opened, with a name by which errors call it."""
         with self.path.open("rb") as archive:
             archive.seek(self.start)
             data = archive.read(self.length)
+        name = f"{self.path}, member {self.member}"
         try:
-            return PIL.Image.open(io.BytesIO(data))
+            opened = PIL.Image.open(io.BytesIO(data))
         except PIL.UnidentifiedImageError as error:
-            raise ImageError("it is not an image, or damaged, or in a format Pillow does not read") from error
+            reason = "it is not an image, or damaged, or in a format Pillow does not read"
+            raise ImageError(f"cannot read image {name}: {reason}") from error
+        opened.filename = name
+        return opened
 
 
-def find_photos(places: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Photo]:
+def find_photos(roots: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Photo]:
     """The photographs in folders and tars, in the order of their names.
 
     Raises:
         ValueError: if there is no such folder or tar, or no image in it.
     """
-    given = [places] if isinstance(places, (str, os.PathLike)) else list(places)
-    return [photo for place in given for photo in _find(Path(place))]
+    given = [roots] if isinstance(roots, (str, os.PathLike)) else list(roots)
+    return [photo for root in given for photo in _find(Path(root))]
 
 
 def _find(root: Path) -> list[Photo]:
@@ -83,12 +92,12 @@ def _find(root: Path) -> list[Photo]:
 
 
 def _members(path: Path) -> list[Photo]:
-    """The images of a tar, by their places in it: to read one, nothing before it has to be read."""
+    """The images of a tar, by their positions in it: to read one, nothing before it has to be read."""
     try:
         with tarfile.open(path, "r:") as archive:
             members = [m for m in archive if m.isfile() and Path(m.name).suffix.lower() in ENDINGS]
     except tarfile.TarError as error:
-        raise ValueError(f"{path}: not a tar, or compressed, or damaged ({error})") from error
+        raise DamagedTarError(f"{path}: not a tar, or compressed, or damaged ({error})") from error
     members.sort(key=lambda member: member.name)
     return [Photo(path, member.name, member.offset_data, member.size) for member in members]
 
@@ -109,7 +118,7 @@ class PhotoStore:
     """Decoded photographs, one behind the other in one tensor."""
 
     pixels: Tensor  # (T,) uint8
-    sizes: list[tuple[int, int]]  # (width, height)
+    sizes: list[Size]
     names: list[str]
 
     def __len__(self) -> int:
@@ -206,6 +215,11 @@ def _hash(photos: Sequence[Photo], max_size: int) -> str:
     return hashlib.sha256(json.dumps([_FORMAT, max_size, stats]).encode()).hexdigest()[:16]
 
 
-def held_out(name: str, share: float) -> bool:
-    """Whether a photograph of that name belongs to the share that is held out: always the same ones, in any set."""
-    return int(hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:8], 16) < share * 2**32
+def held_out(name: str, fraction: float) -> bool:
+    """Whether a photograph of that name belongs to the fraction that is held out: always the same ones, in any set."""
+    return int(hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:8], 16) < fraction * 2**32
+
+
+def few(names: Sequence[str], count: int = 5) -> str:
+    """The first of many names, and how many more there are, for messages."""
+    return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")

@@ -1,19 +1,25 @@
-"""What a COLMAP model holds: cameras, observations and tracks, and the pairs of images that share them."""
+"""COLMAP reconstructions on disk: scenes, their models or tracks, photographs and depth maps."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steerers._files import StrPath
+from steerers.geometry import Size
+
+TRACKS = "tracks.npz"
+"""The file that :func:`steerers.datasets.colmap.export` writes beside the photographs."""
 
 _MODELS = ("", "sparse", "sparse/0")  # where a model may lie below its folder
 _POINT, _IMAGE = struct.Struct("<Q3d3Bd"), struct.Struct("<I7dI")  # of a record, before its name and its list
+_ASPECT_SLACK = 0.02  # of sizes rounded to whole pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,16 +133,16 @@ def _check_whole(path: Path, head: struct.Struct) -> None:
     data = path.read_bytes()
     try:
         (count,) = struct.unpack_from("<Q", data)
-        place = 8
+        position = 8
         for _ in range(count):
-            place += head.size
+            position += head.size
             if head is _IMAGE:
-                place = data.index(b"\0", place) + 1  # the end of its name
-            (length,) = struct.unpack_from("<Q", data, place)
-            place += 8 + length * (24 if head is _IMAGE else 8)
+                position = data.index(b"\0", position) + 1  # the end of its name
+            (length,) = struct.unpack_from("<Q", data, position)
+            position += 8 + length * (24 if head is _IMAGE else 8)
     except (struct.error, ValueError):
-        place = -1
-    if place != len(data):
+        position = -1
+    if position != len(data):
         raise ValueError(f"{path}: a damaged file of a COLMAP model: it is cut off, or not what its name says")
 
 
@@ -156,77 +162,91 @@ def _observations(image: Any, point_ids: NDArray[np.int64]) -> tuple[NDArray[np.
     return xy[first[counts == 1]].astype(np.float32), unique[counts == 1]
 
 
-# Pairs ----------------------------------------------------------------------------------------------------------------
+# Scenes ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Covisible:
-    """P pairs of images of a reconstruction that share tracks."""
+class Scene(NamedTuple):
+    """A reconstruction and where its files are."""
 
-    images: NDArray[np.int64]  # (P, 2), the first with the smaller index
-    shared: NDArray[np.int64]  # (P,), how many tracks
-    angles: NDArray[np.float64]  # (P,) degrees, mean angle at which the two cameras see them
-    similarity: NDArray[np.complex128]  # (P,), scale and rotation of offsets x + iy from the first image to the second
-    agreement: NDArray[np.float64]  # (P,) in [0, 1], how well a similarity explains where the tracks lie
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def where(self, chosen: NDArray[Any]) -> Covisible:
-        """Some of the pairs, by index or mask."""
-        return Covisible(*(getattr(self, field.name)[chosen] for field in fields(self)))
+    name: str
+    reconstruction: Reconstruction
+    images: Path
+    depths: Path | None
 
 
-def covisible(reconstruction: Reconstruction) -> Covisible:
-    """All pairs of images that share at least two tracks."""
-    count = len(reconstruction)
-    keys, sums = _pair_sums(reconstruction)
-    shared, angle, x0, y0, x1, y1, spread0, spread1, dot, cross = sums[:, sums[0] >= 2]
-    keys = keys[sums[0] >= 2]
-    spread0 = spread0 - (x0**2 + y0**2) / shared
-    spread1 = spread1 - (x1**2 + y1**2) / shared
-    product = dot + 1j * cross - (x0 - 1j * y0) * (x1 + 1j * y1) / shared  # of conj(z0) z1, about the means
-    with np.errstate(divide="ignore", invalid="ignore"):
-        similarity = product / np.abs(product) * np.sqrt(spread1 / spread0)
-        agreement = np.abs(product) / np.sqrt(spread0 * spread1)
-    usable = np.isfinite(similarity) & (np.abs(similarity) > 0)
-    return Covisible(
-        images=np.stack([keys // max(count, 1), keys % max(count, 1)], axis=1),
-        shared=shared.astype(np.int64),
-        angles=angle / shared,
-        similarity=np.where(usable, similarity, 1.0),
-        agreement=np.where(usable, agreement, 0.0).clip(0, 1),
-    )
+def open_scenes(root: StrPath, images: StrPath | None = None, depths: StrPath | None = None) -> Iterator[Scene]:
+    """The reconstructions at ``root``, with their folders."""
+    folders = scene_folders(Path(root))
+    if not folders:
+        raise ValueError(
+            f"{root}: no reconstruction: neither a COLMAP model (.bin or .txt; also in sparse/ or sparse/0/) nor a "
+            f"{TRACKS}, here or in the folders below"
+        )
+    for folder in folders:
+        below = "" if folder == Path(root) else folder.name
+        tracks = tracks_file(folder)
+        home = folder.parent if tracks == folder else folder
+        maps = Path(depths) / below if depths is not None else home / "stereo" / "depth_maps"
+        scene = Scene(
+            name=home.name,
+            reconstruction=Reconstruction.load(tracks) if tracks else Reconstruction.read(folder),
+            images=Path(images) / below if images is not None else home / "images",
+            depths=maps if maps.is_dir() or depths is not None else None,
+        )
+        if problem := _depth_problem(scene):
+            raise ValueError(problem)
+        yield scene
 
 
-def _pair_sums(reconstruction: Reconstruction) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """(P,) pairs as ``first * N + second``, and (10, P) sums over the tracks they share; see :func:`covisible`."""
-    image = np.repeat(np.arange(len(reconstruction)), np.diff(reconstruction.starts))
-    order = np.lexsort((image, reconstruction.tracks))
-    image, track, xy = image[order], reconstruction.tracks[order], reconstruction.xy[order].astype(np.float64)
-    centres = -np.einsum("nji,nj->ni", reconstruction.poses[:, :, :3], reconstruction.poses[:, :, 3])  # (N, 3)
-    rays = reconstruction.points[track] - centres[image]  # (O, 3)
-    rays /= np.maximum(np.linalg.norm(rays, axis=1, keepdims=True), 1e-12)
-    keys, sums = [np.zeros(0, np.int64)], [np.zeros((10, 0))]
-    for step in range(1, len(track)):
-        a = np.flatnonzero(track[step:] == track[:-step])
-        if not len(a):
-            break
-        b = a + step
-        pair, inverse = np.unique(image[a] * len(reconstruction) + image[b], return_inverse=True)
-        keys.append(pair)
-        columns = _columns(xy[a], xy[b], rays[a], rays[b])
-        sums.append(np.stack([np.bincount(inverse, column, len(pair)) for column in columns]))
-    pair, inverse = np.unique(np.concatenate(keys), return_inverse=True)
-    joined = np.concatenate(sums, axis=1)
-    return pair, np.stack([np.bincount(inverse, row, len(pair)) for row in joined])
+def _depth_problem(scene: Scene) -> str | None:
+    if scene.depths is not None and not scene.depths.is_dir():
+        return f"{scene.depths}: no such folder of depth maps"
+    if scene.depths is not None and scene.reconstruction.distorted.any():
+        count = int(scene.reconstruction.distorted.sum())
+        return (
+            f"{scene.depths}: depth maps need pinhole cameras, but {count} of the model have lens distortion; use the "
+            "folder that COLMAP's image_undistorter (pycolmap.undistort_images) wrote"
+        )
+    return None
 
 
-def _columns(
-    xy0: NDArray[np.float64], xy1: NDArray[np.float64], rays0: NDArray[np.float64], rays1: NDArray[np.float64]
-) -> list[NDArray[np.float64]]:
-    """What is summed over the tracks of a pair: their number, angles, and the moments of the two sets of pixels."""
-    (x0, y0), (x1, y1) = xy0.T, xy1.T
-    angle = np.degrees(np.arccos(np.clip((rays0 * rays1).sum(axis=1), -1, 1)))
-    moments = [x0**2 + y0**2, x1**2 + y1**2, x0 * x1 + y0 * y1, x0 * y1 - y0 * x1]
-    return [np.ones_like(x0), angle, x0, y0, x1, y1, *moments]
+def depth_path(depths: Path, name: str) -> Path:
+    """Where the depth map of a photograph is, or would be."""
+    return depths / f"{name}.geometric.bin"
+
+
+def tracks_file(root: Path) -> Path | None:
+    """The tracks at ``root``, a folder or the file itself, if they are there."""
+    found = root if root.suffix == ".npz" else root / TRACKS
+    return found if found.is_file() else None
+
+
+def scene_folders(root: Path) -> list[Path]:
+    """``root`` if it is a reconstruction, else the folders in it that are one."""
+    if tracks_file(root) or model_folder(root):
+        return [root]
+    children = sorted(root.iterdir()) if root.is_dir() else []
+    return [child for child in children if child.is_dir() and (tracks_file(child) or model_folder(child))]
+
+
+def read_colmap_depth(path: StrPath) -> NDArray[np.float32]:
+    """(H, W) of a depth map as COLMAP writes it, ``width&height&channels&`` and then the values; 0 for unknown."""
+    data = Path(path).read_bytes()
+    header = data[:64].split(b"&", 3)
+    try:
+        width, height, channels = (int(part) for part in header[:3])
+    except ValueError:
+        raise ValueError(f"{path}: not a depth map of COLMAP") from None
+    start = sum(len(part) + 1 for part in header[:3])
+    if channels != 1 or len(data) - start != 4 * width * height:
+        raise ValueError(
+            f"{path}: a damaged depth map: {len(data) - start} bytes for {width} x {height} x {channels} values"
+        )
+    return np.frombuffer(data, "<f4", offset=start).reshape(height, width).astype(np.float32)
+
+
+def aspect_problem(size: Size, expected: Sequence[int] | NDArray[np.int64]) -> str | None:
+    """What is wrong with the size of a photograph or depth map that a camera of ``expected`` pixels took."""
+    if abs(size[0] * expected[1] / (size[1] * expected[0]) - 1) < _ASPECT_SLACK:
+        return None
+    return f"{size[0]} x {size[1]} pixels, which is not the aspect of its camera's {expected[0]} x {expected[1]}"

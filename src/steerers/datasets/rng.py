@@ -1,7 +1,7 @@
 """Random numbers that follow from seeds alone: one seed for each element of a batch, several streams a seed.
 
-Training needs no state of generators with this: step, rank and place in the batch give the seed, so that a resumed run
-draws what the uninterrupted one would have drawn, and two processes draw what one would.
+Training needs no state of generators with this: step, rank and position in the batch give the seed, so that a resumed
+run draws what the uninterrupted one would have drawn, and two processes draw what one would.
 """
 
 from __future__ import annotations

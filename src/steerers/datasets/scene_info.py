@@ -1,7 +1,7 @@
 """The scenes of MegaDepth as DKM and DeDoDe prepared them: cameras and pairs, and the points of the reconstructions.
 
     ROOT/prep_scene_info/SCENE.npy                             a dictionary: paths, cameras, pairs, overlaps
-    ROOT/prep_scene_info/detections/detections_SCENE.npy       a dictionary: of each photograph, by its place in the
+    ROOT/prep_scene_info/detections/detections_SCENE.npy       a dictionary: of each photograph, by its index in the
                                                                lists, (N, 3) x, y and number of what was triangulated
 
 Pixels are COLMAP's: their top-left corner is at (0, 0).
@@ -10,7 +10,7 @@ Pixels are COLMAP's: their top-left corner is at (0, 0).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -83,13 +83,39 @@ class SceneInfo:
     @property
     def usable_pairs(self) -> NDArray[np.bool_]:
         """(P,) whether both photographs of a pair exist in the lists, with paths and cameras, and are two."""
-        count = len(self.image_paths)
-        inside = ((self.pairs >= 0) & (self.pairs < count)).all(axis=1)
-        if not count:
-            return np.asarray(inside)
-        good = self.listed & self.calibrated & self.posed
-        both = good[self.pairs.clip(0, count - 1)].all(axis=1)
-        return np.asarray(inside & both & (self.pairs[:, 0] != self.pairs[:, 1]) & np.isfinite(self.overlaps))
+        faults = np.any(list(self._pair_faults().values()), axis=0)
+        return np.asarray(~faults & self._of_both(self.listed & self.calibrated & self.posed))
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What is wrong with cameras and pairs: kinds, and which photograph or pair each concerns."""
+        images, depths = (np.array([bool(path) for path in paths]) for paths in (self.image_paths, self.depth_paths))
+        faults = {
+            "photograph without one of its paths": images != depths,
+            "pose that is no rotation and translation": self.listed & ~self.posed,
+            "intrinsics that are not finite, or without focal length": self.listed & ~self.calibrated,
+        }
+        for kind, wrong in faults.items():
+            yield from ((kind, self.image_paths[n] or f"photograph {n}") for n in np.flatnonzero(wrong))
+        if not len(self.pairs):
+            yield "scene without pairs", self.name
+        for kind, wrong in self._pair_faults().items():
+            for n in np.flatnonzero(wrong):
+                yield kind, f"pair {n}: {tuple(self.pairs[n].tolist())} of {len(self.image_paths)} photographs"
+
+    def _pair_faults(self) -> dict[str, NDArray[np.bool_]]:
+        """(P,) which pairs are wrong, by what is; cameras are faults of photographs."""
+        inside = self._of_both(np.ones(len(self.image_paths), dtype=bool))
+        return {
+            "pair out of range": ~inside,
+            "pair of a photograph with itself": inside & (self.pairs[:, 0] == self.pairs[:, 1]),
+            "pair of a photograph without paths": inside & ~self._of_both(self.listed),
+            "overlap that is not finite": ~np.isfinite(self.overlaps),
+        }
+
+    def _of_both(self, photographs: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """(P,) whether (N,) holds of both photographs of a pair; False where one is out of range."""
+        inside = (self.pairs >= 0) & (self.pairs < len(photographs))
+        return np.asarray(np.append(photographs, False)[np.where(inside, self.pairs, -1)].all(axis=1))
 
 
 def read_scene_info(path: str | PathLike[str]) -> SceneInfo:
@@ -183,10 +209,10 @@ def weigh_pairs(info: SceneInfo, min_overlaps: Sequence[float], max_pairs: int, 
     the weight n^-0.75, so that large scenes do not drown small ones. A pair has the sum of its weights in all lists.
     """
     weights = np.zeros(len(info.pairs))
-    for place, overlap in enumerate(min_overlaps):
+    for index, overlap in enumerate(min_overlaps):
         chosen = np.flatnonzero(info.overlaps > overlap)
         if len(chosen) > max_pairs:
-            generator = np.random.default_rng([seed, zlib.crc32(info.name.encode()), place])
+            generator = np.random.default_rng([seed, zlib.crc32(info.name.encode()), index])
             chosen = generator.choice(chosen, max_pairs, replace=False)
         weights[chosen] += max(1, len(chosen)) ** -0.75
     return weights
@@ -204,7 +230,7 @@ def read_detections(path: str | PathLike[str], photographs: Collection[int]) -> 
     """Where points of the reconstruction were seen: of each photograph (N, 2), in COLMAP's pixels.
 
     Args:
-        photographs: which are wanted, by their places in the lists of the scene description.
+        photographs: which are wanted, by their indices in the lists of the scene description.
 
     Raises:
         FileNotFoundError: if there is no such file.

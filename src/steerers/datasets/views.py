@@ -16,13 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steerers.datasets.rng import uniforms
-from steerers.geometry import quarter_turns
-
-Size = tuple[int, int]  # (width, height)
+from steerers.geometry import Size, quarter_turns, to_normalised
 
 _SHAPE, _FILL = 1, 2  # streams of a seed
 _LEVELS = 4  # of the pyramid
-_WANDERING = 0.25  # how far the focus may be from the middle of a view, as a share of its side
+_WANDERING = 0.25  # how far the focus may be from the middle of a view, as a fraction of its side
 _ROUNDING = 1e-6  # pixels: a view that ends where its photograph does is covered to its edge
 
 
@@ -35,7 +33,7 @@ class Views:
         scale: range of the zoom, in pixels of the view per pixel of the photograph. Where the photograph is too small
             for it, the zoom is larger, so that an unrotated view lies within the photograph.
         tilt: most foreshortening, as that of a plane seen from the side: 2 is a plane rotated away by 60 degrees.
-        perspective: how far each corner moves, as a share of the side.
+        perspective: how far each corner moves, as a fraction of the side.
         photometric: strength of the change of light, from 0 to 1.
     """
 
@@ -120,7 +118,7 @@ def fit_view(size: Size, view_size: int) -> Tensor:
 
 
 def rotations_about_middle(size: int, angles: Tensor) -> Tensor:
-    """(B, 3, 3) maps of the pixels of a square of ``size`` that rotations counter-clockwise by (B,) radians."""
+    """(B, 3, 3) maps of the pixels of a square of ``size`` that rotate it counter-clockwise by (B,) radians."""
     angles = angles.cpu().double()
     quarters = (angles / (math.pi / 2)).round()
     exact = (angles - quarters * (math.pi / 2)).abs() < 1e-9
@@ -167,7 +165,7 @@ def render_views(
     exact = torch.tensor([k is not None for k in quarters])[:, None, None]
     images, masks = _sample(photos, sizes, torch.linalg.inv(torch.where(exact, upright, from_photos)), size)
     for k in {k for k in quarters if k}:
-        chosen = torch.tensor([place for place, quarter in enumerate(quarters) if quarter == k], device=images.device)
+        chosen = torch.tensor([index for index, quarter in enumerate(quarters) if quarter == k], device=images.device)
         images[chosen] = torch.rot90(images[chosen], k, (2, 3))
         masks[chosen] = torch.rot90(masks[chosen], k, (1, 2))
     return torch.where(masks[:, None], images, _fills(len(photos), seeds).to(images)), masks, from_photos
@@ -192,14 +190,13 @@ def _sample(
     images = torch.empty(len(photos), 3, size, size, device=device)
     shapes = [photos.shape[1:]] * len(photos) if isinstance(photos, Tensor) else [photo.shape for photo in photos]
     groups: dict[tuple[int, torch.Size], list[int]] = {}
-    for place, key in enumerate(zip(_pyramid_levels(to_photos, size), shapes, strict=True)):
-        groups.setdefault(key, []).append(place)
-    for (level, (_, height, width)), places in groups.items():
-        index = torch.tensor(places, device=device)
-        alike = photos[index] if isinstance(photos, Tensor) else torch.stack([_as_float(photos[k]) for k in places])
-        extent = [math.ceil(side / 2**level) * 2**level for side in (width, height)]  # of halved ones, in pixels
-        grid = torch.stack([(2 * source[index, ..., k] + 1) / extent[k] - 1 for k in (0, 1)], dim=-1).float()
-        images[index] = _sample_halved(alike, grid, level)
+    for index, key in enumerate(zip(_pyramid_levels(to_photos, size), shapes, strict=True)):
+        groups.setdefault(key, []).append(index)
+    for (level, (_, height, width)), members in groups.items():
+        rows = torch.tensor(members, device=device)
+        alike = photos[rows] if isinstance(photos, Tensor) else torch.stack([_as_float(photos[k]) for k in members])
+        wide, high = (math.ceil(side / 2**level) * 2**level for side in (width, height))  # of halved ones, in pixels
+        images[rows] = _sample_halved(alike, to_normalised(source[rows], (wide, high)).float(), level)
     return images, masks
 
 

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from PIL.ExifTags import Base as ExifTag
 from torch import Tensor
 
+from steerers.geometry import Size
+
 ImageSource: TypeAlias = str | os.PathLike[str] | PIL.Image.Image | NDArray[Any] | Tensor
 Exif = Literal["ignore", "apply"]
-Size: TypeAlias = tuple[int, int]  # (width, height)
 
 MAX_PIXELS = 1_000_000_000
 """The largest image that is read; a larger one is refused before its pixels are decoded."""
@@ -115,14 +116,14 @@ def _load_file(path: Path, max_size: int | None, exif: Exif) -> Picture:
             opened = PIL.Image.open(file)  # by its handle: Pillow maps files given by path, and misreads rotated TIFFs
         size = opened.size
         _check_pixels(size, str(path))
-        rotations = opened.format == "TIFF"  # Pillow rotations these upright as it loads them, and drops the tag
-        orientation = _exif_orientation(opened) if rotations else 1
+        tiff = opened.format == "TIFF"  # Pillow rotates these upright as it loads them, and drops the tag
+        orientation = _exif_orientation(opened) if tiff else 1
         width, height = fit_within(size, max_size)
         drafted = opened.draft(None, (2 * width, 2 * height))
         lifted = limit is not None and size[0] * size[1] > limit
         with _no_pixel_limit() if lifted else nullcontext():  # a TIFF is held against the limit a second time
             opened.load()
-        if rotations:
+        if tiff:
             stored = opened.transpose(_UNDO[orientation]) if orientation in _UNDO else opened
             return Picture(stored, stored.size, (0, 0, *stored.size), orientation if exif == "apply" else 1)
         orientation = _exif_orientation(opened) if exif == "apply" else 1

@@ -14,10 +14,11 @@ from typing import get_args
 import numpy as np
 import PIL.Image
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers.geometry import scaling
+from steerers.geometry import Size, scaling
 from steerers.images.decode import (
     MAX_PIXELS,
     UPRIGHT,
@@ -25,7 +26,6 @@ from steerers.images.decode import (
     Exif,
     ImageError,
     ImageSource,
-    Size,
     combine,
     decode,
     fit_within,
@@ -34,6 +34,7 @@ from steerers.images.decode import (
 from steerers.images.masks import read_mask, shrink_mask
 
 __all__ = [
+    "LUMA",
     "MAX_PIXELS",
     "Exif",
     "Image",
@@ -41,9 +42,15 @@ __all__ = [
     "ImageSource",
     "Size",
     "load_image",
+    "make_picture",
     "to_grey",
     "to_uint8",
 ]
+
+LUMA = (0.299, 0.587, 0.114)
+"""How red, green and blue make grey: ITU-R 601, as OpenCV and Pillow have it."""
+
+_NOISE_CELLS = (2, 4, 8, 16, 32)  # pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +105,10 @@ def load_image(
     size = fit_within(decoded.stored_size, max_size)
     linear = UPRIGHT[decoded.orientation]
     return Image(
-        tensor=_rotation(_to_tensor(_shrink(decoded, size)), linear),
+        tensor=_rotated(_to_tensor(_shrink(decoded, size)), linear),
         to_stored=scaling(size, decoded.stored_size) @ _rotation_back(size, linear),
         stored_size=decoded.stored_size,
-        mask=None if allowed is None else _rotation(torch.from_numpy(shrink_mask(allowed, size)), linear),
+        mask=None if allowed is None else _rotated(torch.from_numpy(shrink_mask(allowed, size)), linear),
         name=name_of(source),
     )
 
@@ -115,12 +122,23 @@ def to_uint8(image: Tensor) -> NDArray[np.uint8]:
 
 
 def to_grey(image: Tensor) -> NDArray[np.uint8]:
-    """A (3, H, W) float image in [0, 1] as (H, W) uint8 luma (ITU-R 601, as OpenCV and Pillow), rounded."""
+    """A (3, H, W) float image in [0, 1] as (H, W) uint8 luma, rounded."""
     _check_rgb(image)
     red, green, blue = image.detach().float()
-    luma = 0.299 * red + 0.587 * green + 0.114 * blue
+    luma = LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
     array: NDArray[np.uint8] = (luma.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
     return array
+
+
+def make_picture(height: int, width: int, seed: int = 0) -> Tensor:
+    """(3, H, W) noise of many sizes, for measuring where there are no photographs: at every scale there is something to
+    find."""
+    generator = torch.Generator().manual_seed(seed)
+    image = torch.full((3, height, width), 0.5)
+    for cell in _NOISE_CELLS:
+        noise = torch.rand(1, 3, height // cell + 2, width // cell + 2, generator=generator) - 0.5
+        image += 0.4 * F.interpolate(noise, size=(height, width), mode="bilinear")[0]
+    return image.clamp(0, 1)
 
 
 # Size and frame -------------------------------------------------------------------------------------------------------
@@ -153,7 +171,7 @@ def _to_tensor(pixels: PIL.Image.Image | NDArray[np.float32]) -> Tensor:
     return tensor
 
 
-def _rotation(stored: Tensor, linear: tuple[tuple[int, int], tuple[int, int]]) -> Tensor:
+def _rotated(stored: Tensor, linear: tuple[tuple[int, int], tuple[int, int]]) -> Tensor:
     """Move the pixels of (..., H, W) by a signed permutation of (x, y)."""
     rotated = stored if linear[0][0] else stored.transpose(-2, -1)
     dims = [dim for dim, row in zip((-1, -2), linear, strict=True) if sum(row) < 0]
@@ -161,7 +179,7 @@ def _rotation(stored: Tensor, linear: tuple[tuple[int, int], tuple[int, int]]) -
 
 
 def _rotation_back(size: Size, linear: tuple[tuple[int, int], tuple[int, int]]) -> Tensor:
-    """The (3, 3) map from the pixels that :func:`_rotation` makes of an image of ``size`` to its own, exact."""
+    """The (3, 3) map from the pixels that :func:`_rotated` makes of an image of ``size`` to its own, exact."""
     back = torch.tensor(linear, dtype=torch.float64).T
     transform = torch.eye(3, dtype=torch.float64)
     transform[:2, :2] = back

@@ -9,7 +9,8 @@ import PIL.Image
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers.images.decode import ImageSource, Size, colour_and_alpha, is_deep, open_picture, size_text
+from steerers.geometry import Size
+from steerers.images.decode import ImageSource, colour_and_alpha, is_deep, open_picture, size_text
 
 
 def read_mask(source: ImageSource, stored_size: Size) -> NDArray[np.bool_]:

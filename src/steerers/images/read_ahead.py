@@ -41,20 +41,20 @@ def read_images(
         pinned: put them where they go to a GPU from without waiting.
 
     Raises:
-        ValueError, TypeError: of ``load``, with the place of the image in front.
+        ValueError, TypeError: of ``load``, with the index of the image in front.
     """
     counts = Counter(id(source) for pair in given for source in pair if isinstance(source, PIL.Image.Image))
     one_by_one = threading.Lock()
 
     def read(numbered: tuple[int, Given]) -> Image:
-        place, (source, mask) = numbered
+        index, (source, mask) = numbered
         shared = counts[id(source)] > 1 or counts[id(mask)] > 1
         try:
             with one_by_one if shared else nullcontext():
                 image = load(source, mask)
         except (ValueError, TypeError) as error:
             kind = next(kind for kind in (ImageError, ValueError, TypeError) if isinstance(error, kind))
-            raise kind(f"image {place} of {len(given)}, counted from 0: {error}") from error
+            raise kind(f"image {index} of {len(given)}, counted from 0: {error}") from error
         if pinned and image.tensor.device.type == "cpu":
             return replace(image, tensor=image.tensor.pin_memory())
         return image
@@ -113,7 +113,7 @@ def read_ahead(read: Callable[[S], T], items: Iterable[S], *, threads: int, wait
 def put_together(
     items: Iterable[T], key: Callable[[T], Hashable], *, size: int, waiting: int
 ) -> Iterator[list[tuple[int, T]]]:
-    """Items with the same key, at most ``size`` at once, each with its place among all.
+    """Items with the same key, at most ``size`` at once, each with its index among all.
 
     Args:
         waiting: most items that wait for others like them; beyond that, those that are most go incomplete.
@@ -121,9 +121,9 @@ def put_together(
     if size < 1 or waiting < 1:
         raise ValueError(f"size and waiting must be at least 1, got {size} and {waiting}")
     groups: dict[Hashable, list[tuple[int, T]]] = {}
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         kind = key(item)
-        groups.setdefault(kind, []).append((place, item))
+        groups.setdefault(kind, []).append((index, item))
         if len(groups[kind]) == size:
             yield groups.pop(kind)
         elif sum(map(len, groups.values())) > waiting:

@@ -5,34 +5,26 @@ A file is described by a :class:`WeightFile` and comes by :func:`fetch`; :mod:`s
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import string
 import sys
-import time
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path, PureWindowsPath
+from typing import NoReturn
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
-from tqdm import tqdm
+from filelock import FileLock
 
 from steerers import __version__
 from steerers._files import atomic_write
 from steerers._weights import WeightsError, opened
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-
 _BLOCK_BYTES = 1 << 16
-_LOCK_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,7 @@ def fetch(file: WeightFile, *, progress: bool = True, timeout: float = 30.0) -> 
         raise WeightsError(f"{_label(file)} is not in {folder} and cannot be downloaded. {_by_hand(file, folder)}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / f".{file.name}.lock"):
+        with FileLock(folder / f".{file.name}.lock"):
             return find(file) or _download(file, folder, progress=progress, timeout=timeout)
     except OSError as error:
         raise WeightsError(
@@ -169,22 +161,15 @@ def _download(file: WeightFile, folder: Path, *, progress: bool, timeout: float)
 
 
 def _transfer(url: str, file: WeightFile, target: Path, *, progress: bool, timeout: float) -> None:
+    from tqdm import tqdm
+
     request = urllib.request.Request(url, headers={"User-Agent": f"steerers/{__version__}"})
+    opener = urllib.request.build_opener(_NoFtp)
     digest, received = hashlib.sha256(), 0
-    with _opener().open(request, timeout=timeout) as response, atomic_write(target) as temporary:
+    with opener.open(request, timeout=timeout) as response, atomic_write(target) as temporary:
         expected = _announced_length(response.headers)
-        with (
-            temporary.open("xb") as sink,
-            tqdm(
-                total=expected or file.size,
-                desc=file.name,
-                unit="B",
-                unit_scale=True,
-                delay=2,
-                disable=not progress,
-                file=sys.stderr,
-            ) as bar,
-        ):
+        look = {"desc": file.name, "unit": "B", "unit_scale": True, "delay": 2, "file": sys.stderr}
+        with temporary.open("xb") as sink, tqdm(total=expected or file.size, disable=not progress, **look) as bar:
             while block := response.read(_BLOCK_BYTES):
                 sink.write(block)
                 digest.update(block)
@@ -204,60 +189,14 @@ def _announced_length(headers: Mapping[str, str]) -> int | None:
     return int(length) if length.isdecimal() else None
 
 
-def _opener() -> urllib.request.OpenerDirector:
-    """An opener without ftp and data addresses, also after a redirect."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.FileHandler,
-        urllib.request.HTTPRedirectHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPErrorProcessor,
-        urllib.request.UnknownHandler,
-    ):
-        opener.add_handler(handler())
-    return opener
+class _NoFtp(urllib.request.FTPHandler):
+    """Refuses a redirect from http to ftp; those to files urllib refuses itself."""
+
+    def ftp_open(self, request: urllib.request.Request) -> NoReturn:
+        raise URLError(f"unknown url type: {request.type}")
 
 
 def _explain(error: Exception) -> str:
     if isinstance(error, URLError) and not isinstance(error, HTTPError):
         return str(error.reason)
     return str(error) or type(error).__name__
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold ``path`` against other processes and threads. The lock is the system's, so it ends with its process."""
-    with path.open("ab") as handle:
-        while not _try_lock(handle.fileno()):
-            time.sleep(_LOCK_POLL_SECONDS)
-        try:
-            yield
-        finally:
-            _unlock(handle.fileno())
-
-
-def _try_lock(descriptor: int) -> bool:
-    """Take the lock if it is free. Where the file system has no locks, the worst case is to download twice."""
-    if sys.platform == "win32":
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-    else:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-    return True
-
-
-def _unlock(descriptor: int) -> None:
-    """Unlock by hand: a forked child that still has the descriptor open would otherwise keep the lock."""
-    with suppress(OSError):
-        if sys.platform == "win32":
-            msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
-        else:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)

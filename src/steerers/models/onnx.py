@@ -23,7 +23,7 @@ from torch import Tensor
 
 from steerers import __version__
 from steerers._files import StrPath, atomic_write
-from steerers.images.noise import make_picture
+from steerers.images.load import make_picture
 from steerers.matching.strategies import make_strategy
 from steerers.models import zoo
 from steerers.models.base import Extractor

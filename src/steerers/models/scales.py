@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steerers.features import Keypoints
+from steerers.geometry import resized_points
 from steerers.models.base import BatchExtractor, Extractor
 from steerers.models.checks import check_keypoints, check_mask
 
@@ -105,8 +106,8 @@ def _moved(xy: Tensor, source: Tensor, target: Tensor) -> Tensor:
     """Pixels of an image at one size as pixels of it at another: edges meet, not the outermost centres."""
     if source.shape[-2:] == target.shape[-2:]:
         return xy
-    factor = xy.new_tensor([target.shape[-1] / source.shape[-1], target.shape[-2] / source.shape[-2]])
-    return (xy + 0.5) * factor - 0.5
+    ratio = xy.new_tensor([target.shape[-1] / source.shape[-1], target.shape[-2] / source.shape[-2]])
+    return resized_points(xy, ratio)
 
 
 def _enlarged(keypoints: Keypoints, level: Tensor, images: Tensor, scale: float) -> Keypoints:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from steerers.features import Keypoints
+from steerers.images.load import LUMA
 from steerers.models.frozen import FrozenExtractor, cells_to_pixels, check_radius, pad_image
 from steerers.models.sampling import sample_descriptions
 
@@ -86,7 +87,7 @@ class SuperPoint(FrozenExtractor):
 
     def _forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         height, width = image.shape[-2:]
-        grey = (image * image.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(dim=1, keepdim=True)
+        grey = (image * image.new_tensor(LUMA)[:, None, None]).sum(dim=1, keepdim=True)
         logits, features = self.network(pad_image(grey, 8, minimum=8))
         return cells_to_pixels(logits)[0, :, :height, :width], F.normalize(features, dim=1)
 

@@ -169,7 +169,7 @@ class Representation:
         return Representation(self.group, tuple((m, j) for j, m in self.multiplicities().items()))
 
     def is_equivalent(self, other: Representation) -> bool:
-        """Whether a change of basis rotations one into the other."""
+        """Whether a change of basis turns one into the other."""
         return self.group == other.group and self.multiplicities() == other.multiplicities()
 
     def __add__(self, other: Representation) -> Representation:

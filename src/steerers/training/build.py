@@ -14,7 +14,7 @@ from steerers._weights import load_into, load_state
 from steerers.datasets.photos import find_photos, held_out
 from steerers.datasets.rng import generator_of
 from steerers.features import Keypoints
-from steerers.models import registry, zoo
+from steerers.models import parts, zoo
 from steerers.models.base import Descriptor, Detector
 from steerers.models.compact import Compact
 from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
@@ -114,21 +114,21 @@ def build_network(config: ModelConfig, precision: str = "float32", *, pretrained
     elif config.kind == "dedode-detector-l":
         network = DedodeDetector("L", dtype=dtype)
     elif config.kind == "dedode-g":
-        backbone = registry.load_dinov2(_backbone(config)) if pretrained else None
+        backbone = parts.load_dinov2(_backbone(config)) if pretrained else None
         network = DedodeDescriptor("G", backbone=backbone, dtype=dtype)
     else:
         network = DedodeDescriptor("B", dtype=dtype)
     if config.weights == VGG and config.kind == "compact":
         raise ValueError("model.weights 'vgg' is for DeDoDe's networks, not for model.kind 'compact'")
     if pretrained and config.weights == VGG:
-        registry.load_vgg(network, fetch(registry.VGG19_BN))
+        parts.load_vgg(network, fetch(zoo.VGG19_BN))
     elif pretrained and config.weights:
         load_weights(network, _locate(config.weights), f"model.kind {config.kind!r}")
     return network
 
 
 def _backbone(config: ModelConfig) -> Path:
-    return Path(config.backbone_weights) if config.backbone_weights else fetch(registry.DINOV2)
+    return Path(config.backbone_weights) if config.backbone_weights else fetch(zoo.DINOV2)
 
 
 def load_weights(network: nn.Module, path: Path, title: str) -> None:
@@ -160,9 +160,9 @@ def published(weights: str) -> WeightFile | None:
     if Path(weights).is_file():
         return None
     descriptors = [entry.descriptor for entry in zoo.ZOO.values() if entry.name.startswith("dedode")]
-    parts = [*descriptors, *(entry.part for entry in zoo.DETECTORS.values())]
-    files = {file.name: file for part in parts for file in part.weights if file is not registry.DINOV2}
-    files[VGG] = registry.VGG19_BN
+    built = [*descriptors, *(entry.part for entry in zoo.DETECTORS.values())]
+    files = {file.name: file for part in built for file in part.weights if file is not zoo.DINOV2}
+    files[VGG] = zoo.VGG19_BN
     if weights in files:
         return files[weights]
     if Path(weights).name == weights:
@@ -179,7 +179,7 @@ def needed_weights(config: ModelConfig) -> Iterator[tuple[str, str]]:
     files = [] if file is None else [file]
     paths = [config.weights if file is None else "", config.backbone_weights, config.detector_weights]
     if config.kind == "dedode-g" and not config.backbone_weights:
-        files.append(registry.DINOV2)
+        files.append(zoo.DINOV2)
     if config.detector and not config.detector_weights:
         files += _detector_files(config.detector)
     for file in files:

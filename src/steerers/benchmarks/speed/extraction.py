@@ -19,7 +19,7 @@ from torch import Tensor
 from steerers.accel.networks.inference import for_inference
 from steerers.benchmarks.speed.measure import Cost, measure, timed
 from steerers.features import Features, Keypoints, Matches
-from steerers.images.noise import make_picture
+from steerers.images.load import make_picture
 from steerers.models.base import Combined, Extractor
 from steerers.models.dedode import DedodeNetwork
 from steerers.models.zoo import PRECISIONS, Model

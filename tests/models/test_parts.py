@@ -6,6 +6,8 @@ import json
 import math
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from steerers._weights import WeightsError
 from steerers.benchmarks.metrics import reprojection_errors, rotation_at_centre
 from steerers.geometry import rotate_image, transform_points
 from steerers.images.load import load_image, to_uint8
-from steerers.models import registry, zoo
+from steerers.models import parts, zoo
 from steerers.models.compact import Compact
 from steerers.models.scales import Pyramid
 
@@ -58,6 +60,15 @@ def test_compact_is_built_from_what_is_shipped() -> None:
     assert str(steerer.representation) == SPREAD
     assert not steerer.learnable
     torch.testing.assert_close(steerer.generator(), steerers.Steerer.spread(256).generator())
+
+
+def test_compact_needs_no_more_than_torch_numpy_pillow_and_safetensors() -> None:
+    """On a machine with a GPU and little else."""
+    others = ("tqdm", "cv2", "poselib", "h5py", "kornia", "matplotlib", "pycolmap", "onnx", "requests")
+    blocked = "".join(f"sys.modules[{name!r}] = None; " for name in others)
+    code = f"import sys; {blocked}import steerers; print(steerers.load('compact').model.name)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "compact\n", done.stderr
 
 
 def test_the_file_is_small_and_says_nothing_of_the_machine() -> None:
@@ -106,16 +117,16 @@ def resave(path: Path, change: str) -> None:
 )
 def test_a_damaged_file_is_named(tmp_path: Path, damage: Any, message: str) -> None:
     path = Path(shutil.copy(zoo.COMPACT, tmp_path / "mine.safetensors"))
-    assert isinstance(registry.compact(path).build({}), Compact)
+    assert isinstance(parts.compact(path).build({}), Compact)
     damage(path)
     with pytest.raises((WeightsError, OSError), match=rf"mine\.safetensors.*{message}"):
-        registry.compact(path).build({})
+        parts.compact(path).build({})
 
 
 def test_a_file_without_a_steerer_is_named(tmp_path: Path) -> None:
     _weights.save(tmp_path / "mine.safetensors", {"a": torch.zeros(1)}, {})
     with pytest.raises(WeightsError, match=r"mine\.safetensors: does not hold a steerer"):
-        registry.compact_steerer(tmp_path / "mine.safetensors").build({})
+        parts.shipped(tmp_path / "mine.safetensors", "compact").build({})
 
 
 @pytest.mark.parametrize("name", ["astronaut.jpg", "coffee.jpg"])
