@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from steerers.matching import Assignment
+from steerers.matching.assignment import Assignment
 from steerers.steering.steerer import Steerer
 
 

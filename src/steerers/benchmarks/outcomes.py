@@ -176,7 +176,7 @@ def identify(run: Run) -> dict[str, Any]:
     return {
         "label": run.label,
         "model": pipeline.model.name,
-        "strategy": describe_strategy(pipeline.strategy),
+        "strategy": describe_strategy(pipeline.strategy, pipeline.tta),
     }
 
 

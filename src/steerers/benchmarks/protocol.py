@@ -28,7 +28,6 @@ from steerers.benchmarks.views import View
 from steerers.features import Matches
 from steerers.geometry import transform_points
 from steerers.images.load import Size
-from steerers.matching.strategies import Tta
 from steerers.viz.progress import progress
 
 if TYPE_CHECKING:
@@ -229,16 +228,13 @@ def _predict_pair(
 
 
 def _match(desk: Desk, pipeline: Pipeline, view0: View, view1: View) -> Prediction:
-    strategy = pipeline.strategy
-    angles = [float(angle) for angle in strategy.angles] if isinstance(strategy, Tta) else [0.0]
-    first, second = [desk.extract(pipeline, view0, angle) for angle in angles], desk.extract(pipeline, view1)
+    first = [desk.extract(pipeline, view0, angle) for angle in pipeline.rotations]
+    second = desk.extract(pipeline, view1)
     start = now(pipeline.device)
-    if isinstance(strategy, Tta):
-        rotated = [extracted.features for extracted in first]
-        assignment, best = strategy.match_rotated([f.descriptions for f in rotated], second.features.descriptions)
-        matches = pipeline.to_matches(assignment, rotated[best], second.features)
-    else:
+    if pipeline.tta is None:
         matches = pipeline.match(first[0].features, second.features)
+    else:
+        matches = pipeline.match_rotated([extracted.features for extracted in first], second.features)
     seconds = now(pipeline.device) - start
     return Prediction(
         matches=_rotated_back(matches, view0, view1),

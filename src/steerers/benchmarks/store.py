@@ -149,7 +149,7 @@ def _config(run: Run, pairs: Sequence[Pair], settings: Settings, observe: Observ
         "model": pipeline.model.name,
         "extractor": fingerprint(pipeline.model.extractor),
         "num_keypoints": pipeline.num_keypoints,
-        "strategy": describe_strategy(pipeline.strategy),
+        "strategy": describe_strategy(pipeline.strategy, pipeline.tta),
     }
 
 

@@ -20,7 +20,6 @@ from steerers._files import StrPath
 from steerers._weights import WeightsError
 from steerers.accel.networks.dedode import FastDedodeDetector
 from steerers.accel.networks.inference import FAST, for_inference
-from steerers.matching.strategies import Order
 from steerers.models import downloads, registry
 from steerers.models.base import Combined, Descriptor, Detector, Extractor
 from steerers.models.compact import Compact
@@ -28,7 +27,7 @@ from steerers.models.dedode import DedodeDetector, DedodeNetwork
 from steerers.models.downloads import WeightFile, fetch
 from steerers.models.registry import Part, Weights
 from steerers.models.sampling import KeypointSampling
-from steerers.steering.representations import Group
+from steerers.steering.representations import Group, Order
 from steerers.steering.steerer import Steerer
 
 DEFAULT_MODEL = "compact"

@@ -36,7 +36,7 @@ NEGLIGIBLE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class Terms:
     """The two terms of every compared coordinate, for G groups."""
 
     index: Tensor  # (2, G, K) int32
@@ -53,11 +53,11 @@ class Table:
         """K, padding included."""
         return int(self.index.shape[2])
 
-    def select(self, start: int, stop: int) -> Table:
+    def select(self, start: int, stop: int) -> Terms:
         """Some of the groups."""
         if stop - start == self.groups:
             return self
-        return Table(self.index[:, start:stop].contiguous(), self.weights[:, start:stop].contiguous(), self.two)
+        return Terms(self.index[:, start:stop].contiguous(), self.weights[:, start:stop].contiguous(), self.two)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +73,8 @@ class Plan:
     """
 
     mode: Mode
-    rows: Table
-    cols: Table
+    rows: Terms
+    cols: Terms
     groups: int
     alternatives: int
     even: int
@@ -241,7 +241,7 @@ def _padded(size: int) -> int:
     return -(-size // MULTIPLE) * MULTIPLE
 
 
-def _table(matrices: list[Tensor], parts: list[list[int]], device: str) -> Table | None:
+def _table(matrices: list[Tensor], parts: list[list[int]], device: str) -> Terms | None:
     """The rows of matrices (D', D), part by part with padding; ``None`` if one has more than two entries."""
     width = sum(_padded(len(part)) for part in parts)
     index = torch.zeros(2, len(matrices), width, dtype=torch.int32)
@@ -259,4 +259,4 @@ def _table(matrices: list[Tensor], parts: list[list[int]], device: str) -> Table
             weights[:terms, g, start : start + len(part)] = values[part].mT.float()
             start += _padded(len(part))
     index = torch.where(weights == 0, 0, index)
-    return Table(index.to(device), weights.to(device), bool((weights[1] != 0).any()))
+    return Terms(index.to(device), weights.to(device), bool((weights[1] != 0).any()))

@@ -17,8 +17,8 @@ from steerers.matching.strategies import STRATEGIES, make_strategy
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 
-MEASURED = tuple(name for name in STRATEGIES if name not in ("tta", "mutual-nearest"))
-"""Those that match by dual softmax; but ``tta`` is as many networks as rotations, not a matching."""
+MEASURED = tuple(name for name in STRATEGIES if name != "mutual-nearest")
+"""Those that match by dual softmax."""
 ROTATING = ("max-matches", "max-similarity", "subset")
 """Those that try the rotations of an order."""
 NOISE = 0.8
@@ -107,7 +107,9 @@ def _bench(name: str, n: int, dim: int, order: int, device: torch.device, settin
     unit0, unit1 = make_pair(n, steerer, rotation, device, matching=setting.matching)
     floor = None if setting.peak is None else floor_of(name, n, steerer, order, setting.peak)
     steerer.to(device)
-    options = {"precision": setting.precision, "kernels": setting.kernels}
+    options: dict[str, object] = {"precision": setting.precision, "kernels": setting.kernels}
+    if name in ROTATING:
+        options["refine"] = False
     strategy = make_strategy(name, steerer, order=order if name in ROTATING else "default", **options)
     found = {(i, j) for i, j in strategy.match(unit0, unit1).indices.tolist()}
     if device.type == "cuda":
