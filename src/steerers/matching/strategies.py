@@ -306,9 +306,14 @@ class OverRotations(SteererStrategy):
             )
         return order
 
+    @property
+    def _order(self) -> int:
+        assert isinstance(self.order, int)
+        return self.order
+
     def _match_all(self, pairs: Sequence[Pair]) -> list[Assignment]:
         found = self._try_rotations(pairs)
-        if not (self.refine and isinstance(self.order, int) and is_refinable(self.steerer)):
+        if not self.refine or self.order is None or not is_refinable(self.steerer):
             return found
         return [self._refined(*pair, assignment) for pair, assignment in zip(pairs, found, strict=True)]
 
@@ -319,19 +324,17 @@ class OverRotations(SteererStrategy):
     def _refined(self, descriptions0: Tensor, descriptions1: Tensor, assignment: Assignment) -> Assignment:
         if assignment.angle is None:
             return assignment
-        assert isinstance(self.order, int)
         (i, j), tried = assignment.indices.unbind(dim=1), assignment.angles
         if tried is None:
             tried = torch.full_like(i, assignment.angle, dtype=torch.float64)
-        angles = refine_rotations(descriptions0[i], descriptions1[j], tried, self.steerer, self.order)
+        angles = refine_rotations(descriptions0[i], descriptions1[j], tried, self.steerer, self._order)
         return _with_angles(assignment, angles)
 
     def _similarity(self, descriptions0: Tensor, descriptions1: Tensor, *, maximum: bool) -> Similarity:
-        assert isinstance(self.order, int)
         if self.steerer.representation is not None:
-            harmonics = Harmonics(descriptions0, descriptions1, self.steerer, self.order)
-            return Rotated(harmonics, self.order, maximum=maximum)
-        return Steered(descriptions0, descriptions1, self.steerer, Group(self.order).angles(), maximum=maximum)
+            harmonics = Harmonics(descriptions0, descriptions1, self.steerer, self._order)
+            return Rotated(harmonics, self._order, maximum=maximum)
+        return Steered(descriptions0, descriptions1, self.steerer, Group(self._order).angles(), maximum=maximum)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,9 +344,8 @@ class MaxMatches(OverRotations):
     name = "max-matches"
 
     def _try_rotations(self, pairs: Sequence[Pair]) -> list[Assignment]:
-        assert isinstance(self.order, int)
         best = solve([self._similarity(*pair, maximum=False) for pair in pairs], self.options).best()
-        return [replace(found, angle=_angles(self.order)[step] if len(found) else None) for step, found in best]
+        return [replace(found, angle=_angles(self._order)[step] if len(found) else None) for step, found in best]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,8 +413,7 @@ class Subset(MaxMatches):
         return [found[k] for k in range(len(pairs))]
 
     def _match_after_rotation(self, pairs: Sequence[Pair], step: int) -> list[Assignment]:
-        assert isinstance(self.order, int)
-        similarities = [CosineAfterRotation(*pair, self.steerer, self.order, step) for pair in pairs]
+        similarities = [CosineAfterRotation(*pair, self.steerer, self._order, step) for pair in pairs]
         angle = similarities[0].angle
         return [replace(assignment, angle=angle) for assignment in self._assign(similarities)]
 
