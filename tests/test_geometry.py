@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 
+from helpers import randn, seeds
 from steerers.geometry import (
     circular_mode,
     estimate_homography,
@@ -323,6 +324,23 @@ def test_circular_mode_with_outliers(degrees: float, seed: int, dtype: torch.dty
 def test_circular_mode_of_one_angle(angle: float) -> None:
     found = circular_mode(torch.tensor([angle], dtype=torch.float64), torch.ones(1))
     assert abs(math.remainder(found - angle, 2 * math.pi)) < 1e-9
+
+
+@given(st.integers(1, 200), st.floats(-10, 10), st.floats(0.01, 1.0), seeds)
+def test_circular_mode_against_its_formula(count: int, centre: float, spread: float, seed: int) -> None:
+    """The peak of a von Mises density at whole degrees, of angles at whole degrees; then the mean around it."""
+    angles = centre + spread * randn(count, seed=seed)
+    weights, width = randn(count, seed=seed + 1).abs(), math.radians(10.0)
+    degrees = torch.deg2rad(torch.arange(360, dtype=torch.float64))
+    rounded = torch.deg2rad(torch.rad2deg(angles).round())
+    density = torch.exp((torch.cos(degrees[:, None] - rounded) - 1) / width**2) @ weights  # (360,)
+    best = density.topk(2).values
+    assume(float(best[0] - best[1]) > 1e-12 * float(best[0]))
+    peak = degrees[density.argmax()]
+    near = weights * (torch.cos(angles - peak) > math.cos(3 * width))
+    mean = torch.atan2((near * torch.sin(angles - peak)).sum(), (near * torch.cos(angles - peak)).sum())
+    for found in (circular_mode(angles, weights), circular_mode(angles.tolist(), weights.numpy())):
+        assert abs(math.remainder(found - float(peak + mean), 2 * math.pi)) < 1e-9
 
 
 def test_circular_mode_weighs() -> None:

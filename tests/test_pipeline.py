@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,12 @@ import torch
 
 import steerers
 from helpers import EXAMPLES
+from matching import reference
+from matching.reference import planted
 from steerers.features import Features, Keypoints
 from steerers.geometry import rotate_image, transform_points
 from steerers.images.load import load_image, to_uint8
-from steerers.matching import STRATEGIES
+from steerers.matching.strategies import NAMES, DualSoftmax
 from steerers.models.zoo import Model
 
 ASTRONAUT = EXAMPLES / "astronaut.jpg"
@@ -201,7 +204,7 @@ def test_images_without_content_give_no_matches(model: str, size: tuple[int, int
     assert m.fundamental().F is None
 
 
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if "procrustes" not in name])
+@pytest.mark.parametrize("strategy", [name for name in NAMES if "procrustes" not in name])
 def test_blank_images_with_every_strategy(strategy: str) -> None:
     blank = np.zeros((50, 60, 3), dtype=np.uint8)
     assert len(steerers.load(strategy=strategy)(blank, blank)) == 0
@@ -220,6 +223,42 @@ def test_tta_of_features_is_refused() -> None:
     features = matcher.extract(ASTRONAUT)
     with pytest.raises(ValueError, match="give the images to the matcher"):
         matcher.match(features, features)
+    with pytest.raises(ValueError, match="tta of order 4 needs the descriptions of 4 rotations, got 3"):
+        matcher.match_rotated([features] * 3, features)
+
+
+def test_tta_is_a_mode_of_plain_matching() -> None:
+    matcher = steerers.load("upright-sift", strategy="tta", num_keypoints=100, threshold=0.3)
+    assert (matcher.tta, matcher.strategy_name, matcher.strategy.name) == (4, "tta", "dual-softmax")
+    assert matcher.strategy.options.threshold == 0.3
+    assert matcher.rotations == pytest.approx([0, math.pi / 2, math.pi, 3 * math.pi / 2])
+    by_hand = steerers.Pipeline(matcher.model, DualSoftmax(options=matcher.strategy.options), 100, tta=4)
+    m, expected = matcher(ASTRONAUT, rotated(ASTRONAUT, 3)), by_hand(ASTRONAUT, rotated(ASTRONAUT, 3))
+    np.testing.assert_array_equal(m.indices, expected.indices)
+    assert (m.strategy, expected.strategy) == ("tta", "tta")
+    assert steerers.load("sift").rotations == [0.0]
+
+
+def test_tta_keeps_the_rotation_with_the_most_matches() -> None:
+    steerer = steerers.Steerer.spread(32)
+    a, b, _ = planted(steerer, 3 * math.pi / 2, 50, 40)
+    pipeline = replace(steerers.load("sift"), strategy=DualSoftmax(), tta=4)
+
+    def features(descriptions: torch.Tensor) -> Features:
+        return Features(torch.zeros(len(descriptions), 2), descriptions, torch.ones(len(descriptions)), (4, 4))
+
+    described = [features(steerer.steer(a, angle)) for angle in pipeline.rotations]
+    m, expected = pipeline.match_rotated(described, features(b)), reference.max_matches(a, b, steerer, 4)
+    assert (m.angle, m.features0) == (-90.0, described[3])
+    assert sorted(m.indices.tolist()) == expected.indices.tolist()
+    nothing = pipeline.match_rotated([features(a[:0])] * 4, features(b))
+    assert (len(nothing), nothing.angle) == (0, None)
+
+
+@pytest.mark.parametrize("order", [None, 1, 2.5, "8"])
+def test_orders_that_tta_does_not_have(order: object) -> None:
+    with pytest.raises(ValueError, match="order must be a whole number of at least 2 for tta, got"):
+        steerers.load("sift", strategy="tta", order=order)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -235,6 +274,7 @@ def test_tta_of_features_is_refused() -> None:
         ({"threshold": 1.5}, r"threshold must be in \[0, 1\), got 1.5"),
         ({"inverse_temperature": -1.0}, "inverse_temperature must be positive"),
         ({"nonsense": 1}, "has no option 'nonsense'"),
+        ({"strategy": "mutual-nearest", "inverse_temperature": 20.0}, "has no option 'inverse_temperature'"),
     ],
 )
 def test_wrong_options_say_what_would_do(options: dict[str, object], message: str) -> None:
@@ -245,10 +285,9 @@ def test_wrong_options_say_what_would_do(options: dict[str, object], message: st
 def test_the_threshold_of_the_model_is_no_cosine() -> None:
     """Models choose a probability; mutual-nearest takes it for a cosine, and so must be spared it."""
     model = steerers.load("sift")
-    assert model.strategy.threshold > 0
+    assert model.strategy.options.threshold > 0
     plain = steerers.load("sift", strategy="mutual-nearest", num_keypoints=200)
     assert plain.strategy.threshold == -1.0
-    assert plain.strategy.inverse_temperature == model.strategy.inverse_temperature
     assert steerers.load("sift", strategy="mutual-nearest", threshold=0.5).strategy.threshold == 0.5
     assert len(plain(ASTRONAUT, rotated(ASTRONAUT, 1))) > 150
 

@@ -18,7 +18,7 @@ import pytest
 
 from helpers import EXAMPLES
 from steerers.cli import main, make_parser
-from steerers.matching import STRATEGIES
+from steerers.matching.strategies import NAMES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = EXAMPLES.parent
@@ -159,7 +159,7 @@ def test_links() -> None:
 
 def test_every_strategy_is_in_the_table() -> None:
     rows = re.findall(r"^\| *`([\w-]+)` *\|", TEXT, re.MULTILINE)
-    assert [name for name in rows if name in STRATEGIES] == list(STRATEGIES)
+    assert [name for name in rows if name in NAMES] == list(NAMES)
 
 
 # The reader of Markdown itself ----------------------------------------------------------------------------------------

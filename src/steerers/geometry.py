@@ -8,12 +8,13 @@ counter-clockwise *as seen*, as in :func:`torch.rot90`. A 3 x 3 matrix ``T`` map
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 Size: TypeAlias = tuple[int, int]
@@ -21,6 +22,10 @@ Size: TypeAlias = tuple[int, int]
 
 MOST_AT_ONCE = 1 << 20
 """Pixels whose places in another image are computed at a time."""
+MODE_WIDTH = math.radians(10.0)
+"""Standard deviation of the kernel that :func:`circular_mode` smooths angles with."""
+FEW_ANGLES = 64
+"""Up to so many angles, their densities are added up without a histogram."""
 
 
 class Homography(NamedTuple):
@@ -107,7 +112,7 @@ def rotation_of(linear: Tensor) -> float | None:
 
 
 def rotation_about_centre(size: tuple[int, int], angle: float) -> tuple[Tensor, tuple[int, int]]:
-    """The map of pixels when an image of ``size`` rotations about its centre onto a canvas that holds all of it.
+    """The map of pixels when an image of ``size`` rotates about its centre onto a canvas that holds all of it.
 
     Returns:
         The (3, 3) map from the pixels of the image to those of the rotated one, and the (width, height) of the canvas.
@@ -176,29 +181,36 @@ def _sources(back: Tensor, size: tuple[int, int], new_size: tuple[int, int], ima
     return sources
 
 
-def circular_mode(angles: Tensor, weights: Tensor, width: float = math.radians(10.0)) -> float:
+def circular_mode(angles: Tensor | ArrayLike, weights: Tensor | ArrayLike) -> float:
     """The direction around which most weight lies: the peak of a von Mises density, refined by a mean around it.
 
     A mean over all matches would be pulled by the wrong ones, whose angles are anything. The result is in radians, in
     no particular period.
 
     Args:
-        angles: (K,) radians, K > 0.
-        weights: (K,) not negative.
-        width: standard deviation of the kernel, radians.
+        angles: (K,) radians, K > 0; ``weights`` (K,) not negative. Tensors of any device, or arrays.
     """
-    angles, weights = angles.double().cpu(), weights.double().cpu()
-    # The density is a sum over matches; a histogram of one degree first makes its cost independent of K.
-    bins = torch.remainder(torch.round(torch.rad2deg(angles)), 360).long()
-    histogram = torch.zeros(360, dtype=torch.float64).index_add_(0, bins, weights)
-    offsets = torch.deg2rad(torch.arange(360, dtype=torch.float64))
-    kernel = torch.exp((torch.cos(offsets) - 1) / width**2)
-    density = torch.fft.ifft(torch.fft.fft(histogram) * torch.fft.fft(kernel)).real
-    peak = float(offsets[int(density.argmax())])
-    near = weights * (torch.cos(angles - peak) > math.cos(3 * width))
-    return peak + math.atan2(
-        float((near * torch.sin(angles - peak)).sum()), float((near * torch.cos(angles - peak)).sum())
-    )
+    own, heavy = _float64(angles), _float64(weights)
+    degrees = np.rint(np.degrees(own)).astype(np.int64) % 360
+    if len(degrees) <= FEW_ANGLES:
+        density = heavy @ _densities()[degrees]
+    else:  # a histogram of one degree makes the cost independent of K
+        density = np.bincount(degrees, heavy, 360) @ _densities()
+    peak = math.radians(int(density.argmax()))
+    cos, sin = np.cos(own - peak), np.sin(own - peak)
+    near = np.where(cos > math.cos(3 * MODE_WIDTH), heavy, 0.0)
+    return peak + math.atan2(near @ sin, near @ cos)
+
+
+@cache
+def _densities() -> NDArray[np.float64]:
+    """(360, 360) at whole degrees, of a weight at each whole degree."""
+    degrees = np.radians(np.arange(360.0))
+    return np.asarray(np.exp((np.cos(degrees[:, None] - degrees) - 1) / MODE_WIDTH**2))
+
+
+def _float64(values: Tensor | ArrayLike) -> NDArray[np.float64]:
+    return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
 
 
 def wrap_degrees(degrees: float) -> float:

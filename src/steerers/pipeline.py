@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import overload
 
 import numpy as np
@@ -17,19 +17,20 @@ from steerers.features import Features, Keypoints, Matches
 from steerers.geometry import rotate_image, rotation_of, transform_points, wrap_degrees
 from steerers.images.load import Exif, Image, ImageSource, load_image
 from steerers.images.read_ahead import check_batch, check_masks, put_together, read_images
-from steerers.matching.assignment import Assignment
+from steerers.matching.assignment import Assignment, number_of_most_matches
 from steerers.matching.strategies import (
     STRATEGIES,
-    MutualNearest,
-    Order,
+    TTA,
+    DualSoftmax,
+    SoftmaxStrategy,
     Strategy,
-    Tta,
+    check_name,
     make_strategy,
-    unknown_strategy,
 )
 from steerers.models import zoo
 from steerers.models.sampling import KeypointSampling
 from steerers.models.zoo import DEFAULT_MODEL, Model
+from steerers.steering.representations import Group, Order
 
 NUM_KEYPOINTS = 2048
 MAX_SIZE = 1024
@@ -41,6 +42,10 @@ class Pipeline:
     """A model with a matching strategy: call it with two images.
 
     Make one with :func:`load`, or put a :class:`~steerers.models.zoo.Model` of your own together with a strategy.
+
+    Attributes:
+        tta: test-time augmentation: how many rotations of the first image are described, of which the one with the most
+            matches is kept. It needs no steerer, but one run of the network for each: what steerers replace.
     """
 
     model: Model
@@ -49,8 +54,11 @@ class Pipeline:
     max_size: int | None = MAX_SIZE
     exif: Exif = "ignore"
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    tta: int | None = None
 
     def __post_init__(self) -> None:
+        if self.tta is not None:
+            count_augmentations(self.tta)
         if not isinstance(self.num_keypoints, int) or self.num_keypoints < 1:
             raise ValueError(f"num_keypoints must be a whole number of at least 1, got {self.num_keypoints!r}")
         self.model.extractor.to(self.device).eval()
@@ -72,9 +80,20 @@ class Pipeline:
             mask0: where keypoints of image 0 are allowed (not zero), of the size of the stored image; ``mask1``.
         """
         first, second = self.load_image(image0, mask0), self.load_image(image1, mask1)
-        if isinstance(self.strategy, Tta):
-            return self._match_rotated(self.strategy, first, second)
-        return self.match(self.extract(first), self.extract(second))
+        if self.tta is None:
+            return self.match(self.extract(first), self.extract(second))
+        rotated = [self.extract_rotated(first, angle) for angle in self.rotations]
+        return self.match_rotated(rotated, self.extract(second))
+
+    @property
+    def strategy_name(self) -> str:
+        """How it matches, as users name it."""
+        return self.strategy.name if self.tta is None else TTA
+
+    @property
+    def rotations(self) -> list[float]:
+        """The rotations, in radians, at which the first image is described."""
+        return [0.0] if self.tta is None else Group(self.tta).angles().tolist()
 
     def load_image(self, source: ImageSource | Image, mask: ImageSource | None = None) -> Image:
         """Read an image as :meth:`extract` would; what is already an :class:`~steerers.images.load.Image` stays."""
@@ -132,13 +151,27 @@ class Pipeline:
 
     def match(self, features0: Features, features1: Features) -> Matches:
         """Match features that were extracted before, by the same model."""
+        if self.tta is not None:
+            raise ValueError(
+                "tta describes rotated copies of the image: give the images to the matcher, not descriptions"
+            )
         for features in (features0, features1):
             if features.model and features.model != self.model.name:
                 raise ValueError(f"features of model {features.model!r} cannot be matched by {self.model.name!r}")
         first, second = features0.to(self.device), features1.to(self.device)
-        found = self.strategy.match(first.descriptions, second.descriptions)
-        found = self.strategy.refined_rotations(first.descriptions, second.descriptions, found)
-        return self.to_matches(found, first, second)
+        return self._to_matches(self.strategy.match(first.descriptions, second.descriptions), first, second)
+
+    def match_rotated(self, rotated0: Sequence[Features], features1: Features) -> Matches:
+        """Test-time augmentation: match what :meth:`extract_rotated` gave of the first image at each of
+        :attr:`rotations`, and keep the rotation with the most matches."""
+        if len(rotated0) != len(self.rotations):
+            raise ValueError(
+                f"tta of order {self.tta} needs the descriptions of {self.tta} rotations, got {len(rotated0)}"
+            )
+        found = [self.strategy.match(features.descriptions, features1.descriptions) for features in rotated0]
+        best = number_of_most_matches(found)
+        angle = self.rotations[best] if len(found[best]) else None
+        return self._to_matches(replace(found[best], angle=angle), rotated0[best], features1)
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
@@ -182,13 +215,6 @@ class Pipeline:
             orientation=image.orientation,
         )
 
-    def _match_rotated(self, strategy: Tta, first: Image, second: Image) -> Matches:
-        """Test-time augmentation: describe the first image at every rotation, keep the one with the most matches."""
-        rotated = [self.extract_rotated(first, float(angle)) for angle in strategy.angles]
-        features1 = self.extract(second)
-        assignment, best = strategy.match_rotated([f.descriptions for f in rotated], features1.descriptions)
-        return self.to_matches(assignment, rotated[best], features1)
-
     def extract_rotated(self, image: Image, angle: float) -> Features:
         """:meth:`extract` of the image rotated by ``angle``, in radians, with keypoints of the image as it was."""
         tensor = image.tensor.to(self.device)
@@ -200,7 +226,7 @@ class Pipeline:
             image, transform_points(torch.linalg.inv(to_rotated), keypoints.xy.float()), keypoints, descriptions
         )
 
-    def to_matches(self, found: Assignment, features0: Features, features1: Features) -> Matches:
+    def _to_matches(self, found: Assignment, features0: Features, features1: Features) -> Matches:
         """What a strategy found of the features of two images, in stored pixels and degrees."""
         i, j = found.indices.unbind(dim=1)
         angle, angles = _stored_rotations(found, features0.orientation, features1.orientation)
@@ -214,7 +240,7 @@ class Pipeline:
             features0=features0,
             features1=features1,
             model=self.model.name,
-            strategy=self.strategy.name,
+            strategy=self.strategy_name,
         )
 
 
@@ -244,7 +270,7 @@ def load(
         steerer: a file that ``steerers fit`` wrote for this model, instead of the model's own.
         weights: files of weights that lie elsewhere than in the cache, told apart by their names; where the model needs
             one file, any name will do. What is in neither place is downloaded.
-        strategy: how to match, see :data:`steerers.matching.STRATEGIES`; by default what suits the model.
+        strategy: how to match, see :data:`steerers.matching.strategies.NAMES`; by default what suits the model.
         order: how many rotations a strategy tries; by default what the steerer has (8 for SO(2)).
         num_keypoints: most keypoints an image.
         max_size: images are shrunk so that no side is longer; ``None`` keeps their size.
@@ -259,19 +285,29 @@ def load(
             ``prototype``, ``ratio``; the first two by default as they suit the model.
     """
     checked = parse_device(device)
-    if strategy is not None and strategy not in STRATEGIES:  # before any download
-        raise ValueError(unknown_strategy(strategy))
+    if strategy is not None:  # before any download
+        check_name(strategy)
     model = zoo.build(name, detector=detector, steerer=steerer, weights=weights)
     model = zoo.configure(model, precision, sampling, fast=fast)
     chosen = strategy or model.strategy
     if strategy is None and order == "default":
         order = model.order
-    suited: dict[str, object] = {"inverse_temperature": model.inverse_temperature}
-    if chosen != MutualNearest.name:  # whose threshold is a cosine, while the model's is a probability
-        suited["threshold"] = model.threshold
-    options = {**suited, **options}
+    tta = None
+    if chosen == TTA:
+        tta, chosen, order = count_augmentations(order), DualSoftmax.name, "default"
+    if issubclass(STRATEGIES[chosen], SoftmaxStrategy):
+        options = {"inverse_temperature": model.inverse_temperature, "threshold": model.threshold, **options}
     made = make_strategy(chosen, model.steerer, order=order, **options)
-    return Pipeline(model, made, num_keypoints, max_size, exif, checked)
+    return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta)
+
+
+def count_augmentations(order: Order) -> int:
+    """How many rotations of the first image test-time augmentation describes; by default 4."""
+    if order == "default":
+        return 4
+    if not isinstance(order, int) or order < 2:
+        raise ValueError(f"order must be a whole number of at least 2 for tta, got {order!r}")
+    return order
 
 
 def _stored_rotations(

@@ -70,7 +70,7 @@ def test_other_makers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("gpu")
 def test_triton_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "steerers.accel.trial", SimpleNamespace(try_out=lambda device: None))
+    monkeypatch.setitem(sys.modules, "steerers.accel.common_kernels", SimpleNamespace(try_out=lambda device: None))
     assert unavailable(GPU) is None
     assert layers.has_kernels(GPU)
 
@@ -80,10 +80,10 @@ def test_want_of_memory_says_nothing_about_triton(monkeypatch: pytest.MonkeyPatc
     def fail(device: torch.device) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setitem(sys.modules, "steerers.accel.trial", SimpleNamespace(try_out=fail))
+    monkeypatch.setitem(sys.modules, "steerers.accel.common_kernels", SimpleNamespace(try_out=fail))
     with pytest.raises(torch.OutOfMemoryError):
         unavailable(GPU)
-    monkeypatch.setitem(sys.modules, "steerers.accel.trial", SimpleNamespace(try_out=lambda device: None))
+    monkeypatch.setitem(sys.modules, "steerers.accel.common_kernels", SimpleNamespace(try_out=lambda device: None))
     assert unavailable(GPU) is None
 
 
@@ -92,7 +92,7 @@ def test_triton_that_does_not_work_is_tried_once(monkeypatch: pytest.MonkeyPatch
     def fail(device: torch.device) -> None:
         raise RuntimeError(f"Failed to find C compiler\nfor {device}")
 
-    monkeypatch.setitem(sys.modules, "steerers.accel.trial", SimpleNamespace(try_out=fail))
+    monkeypatch.setitem(sys.modules, "steerers.accel.common_kernels", SimpleNamespace(try_out=fail))
     with pytest.warns(RuntimeWarning, match=r"does not work on cuda:0, .* slower: Failed to find C compiler$"):
         assert not layers.has_kernels(GPU)
     with warnings.catch_warnings():

@@ -26,7 +26,7 @@ from steerers.benchmarks.predict import Observer, Prediction, ViewSettings, pred
 from steerers.benchmarks.report import TableRow
 from steerers.benchmarks.runs import Run
 from steerers.features import Keypoints
-from steerers.matching import make_strategy
+from steerers.matching.strategies import make_strategy
 from steerers.models.base import Extractor
 from steerers.models.zoo import Model
 
@@ -109,8 +109,9 @@ def make_run(
 ) -> Run:
     steerer = Steerer.freq1(Stub.dim)
     model = Model(label, stub or Stub(), steerer)
-    steered = None if strategy in ("dual-softmax", "tta") else steerer
-    return Run(label, Pipeline(model, make_strategy(strategy, steered, **options), num_keypoints=num_keypoints))  # type: ignore[arg-type]
+    tta = options.pop("order") if strategy == "tta" else None
+    made = make_strategy("dual-softmax" if tta else strategy, steerer, **options)  # type: ignore[arg-type]
+    return Run(label, Pipeline(model, made, num_keypoints=num_keypoints, tta=tta))  # type: ignore[arg-type]
 
 
 def predict_all(

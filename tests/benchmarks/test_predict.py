@@ -23,7 +23,7 @@ from steerers.benchmarks.speed import measure
 from steerers.features import Keypoints
 from steerers.geometry import transform_points
 from steerers.images.load import Image, ImageError, load_image
-from steerers.matching import make_strategy
+from steerers.matching.strategies import make_strategy
 from steerers.models.base import Extractor
 from terrain import save
 
@@ -92,8 +92,8 @@ def test_masks_never_grow() -> None:
     assert resized.mask[:, 23:].all()
 
 
-@pytest.mark.parametrize("strategy", ["dual-softmax", "tta"])
-def test_the_network_sees_the_short_side_of_every_image(tmp_path: Path, strategy: str) -> None:
+@pytest.mark.parametrize("tta", [None, 4])
+def test_the_network_sees_the_short_side_of_every_image(tmp_path: Path, tta: int | None) -> None:
     """Whatever the shapes and sizes, and keypoints come in pixels of what it saw."""
     paths = [tmp_path / f"{name}.png" for name in "abc"]
     for path, size in zip(paths, ((300, 200), (90, 90), (40, 60)), strict=True):
@@ -104,7 +104,8 @@ def test_the_network_sees_the_short_side_of_every_image(tmp_path: Path, strategy
     pipeline = replace(
         pipeline,
         model=replace(pipeline.model, extractor=extractor),
-        strategy=make_strategy(strategy, None, threshold=0.0, **({"order": 4} if strategy == "tta" else {})),  # type: ignore[arg-type]
+        strategy=make_strategy("dual-softmax", threshold=0.0),
+        tta=tta,
     )
     (predictions,) = predict_all([Run("stub", pipeline)], pairs, ViewSettings(short_side=80))
     assert {min(shape) for shape in extractor._shapes} == {80}

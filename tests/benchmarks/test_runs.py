@@ -22,8 +22,8 @@ def test_load_runs_reads_specs_and_shares_networks() -> None:
     specs = ["upright-sift", "upright-sift:tta:8", "upright-sift:max-similarity", "sift"]
     runs = load_runs(specs, num_keypoints=50)
     assert [run.label for run in runs] == specs
-    assert [run.pipeline.strategy.name for run in runs] == ["max-matches", "tta", "max-similarity", "dual-softmax"]
-    assert len(runs[1].pipeline.strategy.angles) == 8  # type: ignore[attr-defined]
+    assert [run.pipeline.strategy_name for run in runs] == ["max-matches", "tta", "max-similarity", "dual-softmax"]
+    assert [run.pipeline.tta for run in runs] == [None, 8, None, None]
     assert len({id(run.pipeline.model.extractor) for run in runs}) == 2
 
 
@@ -40,7 +40,7 @@ def test_load_runs_reads_options() -> None:
     nearest, softmax, plain = (run.pipeline.strategy for run in load_runs(specs, num_keypoints=50))
     assert (nearest.ratio, nearest.threshold) == (0.85, -1.0)  # type: ignore[attr-defined]
     assert (plain.ratio, plain.threshold) == (None, -1.0)  # type: ignore[attr-defined]
-    assert (softmax.name, softmax.threshold, softmax.inverse_temperature) == ("dual-softmax", 0.3, 15.0)
+    assert (softmax.name, softmax.options.threshold, softmax.options.inverse_temperature) == ("dual-softmax", 0.3, 15.0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from steerers.matching import Assignment
+from helpers import randn
+from steerers.matching.assignment import Assignment
+from steerers.matching.similarity import Similarity
 from steerers.steering.steerer import Steerer
 
 
@@ -235,6 +237,26 @@ def pair_rotation(angles: Tensor, weights: Tensor, width: float = math.radians(1
 def _with_rotations(matches: Expected, rotations: Tensor) -> Expected:
     angles = rotations[matches.indices[:, 0], matches.indices[:, 1]]
     return replace(matches, angle=pair_rotation(angles, matches.scores) if len(matches) else None, angles=angles)
+
+
+# Tiles of scores ------------------------------------------------------------------------------------------------------
+
+N, M = 13, 9
+COS_ATOL = {torch.float32: 2e-6, torch.float64: 1e-12}
+
+
+def descriptions(dim: int, seed: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    return randn(N, dim, seed=seed, dtype=dtype), randn(M, dim, seed=seed + 1, dtype=dtype)
+
+
+def whole(similarity: Similarity, scale: float = 1.0) -> Tensor:
+    """(alternatives, N, M) in one tile."""
+    return similarity.block(slice(0, similarity.shape[0]), scale)(slice(0, similarity.shape[1])).clone()
+
+
+def every_pair(similarity: Similarity) -> tuple[Tensor, Tensor]:
+    n, m = similarity.shape
+    return torch.arange(n).repeat_interleave(m), torch.arange(m).repeat(n)
 
 
 # Data and comparison --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The tiled dual softmax with mutual nearest neighbours against dense matrices."""
+"""The tiled dual softmax with mutual nearest neighbours, and the latter alone, against dense matrices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,10 +17,11 @@ from torch.utils._pytree import tree_leaves
 
 from helpers import randn, seeds
 from matching import reference
-from matching.reference import assert_identical, assert_same, by_first, planted
-from steerers.matching import Assignment, assign, make_strategy
+from matching.reference import assert_identical, assert_same, by_first, planted, unit
+from steerers.matching.assignment import Assignment, Options, Tiled, number_of_most_matches
 from steerers.matching.harmonics import Harmonics, Rotated
 from steerers.matching.similarity import Cosine, RowBlock, Rows, Similarity, normalised
+from steerers.matching.strategies import make_strategy
 from steerers.steering.steerer import Steerer
 
 TILES = [1, 7, 64, 1000, None]
@@ -45,6 +46,12 @@ class Given(Similarity):
 
     def alternative(self, index: int) -> Similarity:
         return Given(self.scores[index])
+
+
+def assign(similarity: Similarity, **options: Any) -> list[Assignment]:
+    """Of each alternative."""
+    (found,) = Tiled([similarity], Options(**options)).assignments()
+    return found
 
 
 def cosine(a: Tensor, b: Tensor) -> Cosine:
@@ -133,7 +140,21 @@ def test_opposite_descriptions_match_where_there_is_no_other(inverse_temperature
     a = randn(1, 8, dtype=torch.float32)
     (found,) = assign(cosine(a, -a), inverse_temperature=inverse_temperature)
     assert found.indices.tolist() == [[0, 0]]
-    assert found.scores.tolist() == pytest.approx([1.0], abs=1e-5)
+    assert found.scores.tolist() == pytest.approx([1.0], abs=one_score_error(inverse_temperature, dim=8))
+
+
+def one_score_error(inverse_temperature: float, dim: int) -> float:
+    """How far the float32 score of a single pair, which is 1, may be off.
+
+    Of one row and column the sums are r = c = s', the score of the tile in float32, so that log P = 2 s - r - c =
+    2 (s - s'), with s in float64 from the same unit vectors x and y. At the inverse temperature t and with the unit
+    roundoff u = 2^-24, s' is the sum of the products of t x_k, rounded (u), with y_k, rounded (u), added up in any
+    order (each term is rounded dim - 1 times at most): to first order |s - s'| <= (dim + 1) u t sum_k |x_k y_k| and
+    that sum is at most 1. Up to t = 60, exp s' is added up, and float32's exponential adds another 2 u. The relative
+    error of P is the error of log P, and P is rounded once more.
+    """
+    roundoff = 2.0**-24
+    return (2 * ((dim + 1) * inverse_temperature + 2) + 1) * roundoff
 
 
 def test_alternatives_are_assigned_apart() -> None:
@@ -142,6 +163,26 @@ def test_alternatives_are_assigned_apart() -> None:
     assert len(together) == 3
     for found, alone in zip(together, scores, strict=True):
         assert_same(found, reference.assign(alone))
+
+
+def test_the_best_alternative_has_more_then_surer_matches() -> None:
+    scores = torch.full((3, 4, 4), -1.0)
+    scores[0, 0, 0] = 1.0
+    scores[1, [0, 1], [0, 1]] = torch.tensor([0.8, 0.9])
+    scores[2, [0, 1], [0, 1]] = torch.tensor([0.9, 0.9])
+    solution = Tiled(
+        [Given(scores), Given(scores[:1]), Given(scores[:, :0])], Options(inverse_temperature=2.0, threshold=0.5)
+    )
+    assert [(number, len(found)) for number, found in solution.best()] == [(2, 2), (0, 1), (0, 0)]
+    assert solution.counts() == [(2, 2), (0, 1), (0, 0)]
+    assert_identical(solution.best()[0][1], solution.assignments()[0][2])
+
+    def with_scores(*scores: float) -> Assignment:
+        return Assignment(torch.zeros(len(scores), 2, dtype=torch.long), torch.tensor(scores))
+
+    found = [with_scores(0.9), with_scores(0.1, 0.1), with_scores(0.3, 0.2), with_scores()]
+    assert number_of_most_matches(found) == 2
+    assert number_of_most_matches([with_scores()] * 4) == 0
 
 
 # Tiles ----------------------------------------------------------------------------------------------------------------
@@ -252,6 +293,110 @@ def test_options_that_make_no_sense_are_refused(option: str, value: float) -> No
         assign(Given(torch.zeros(2, 2)), **{option: value})
     with pytest.raises(ValueError, match=option):
         make_strategy("dual-softmax", **{option: value})
+
+
+# Nearest neighbours ---------------------------------------------------------------------------------------------------
+
+
+def first_largest(cosines: Tensor, tie: float) -> int:
+    """Of values that differ by no more than ``tie``, which is rounding, the first counts."""
+    return int((cosines >= cosines.max() - tie).int().argmax())
+
+
+def textbook(
+    a: Tensor, b: Tensor, tie: float, threshold: float = -1.0, ratio: float | None = None
+) -> dict[tuple[int, int], float]:
+    """Mutual nearest neighbours with their cosines: dense, in float64, one comparison a line."""
+    distances = (unit(a)[:, None] - unit(b)[None]).norm(dim=2)  # (N, M)
+    cosines = 1 - distances.square() / 2
+    found = {}
+    for i, row in enumerate(distances):
+        j = first_largest(cosines[i], tie)
+        mutual = first_largest(cosines[:, j], tie) == i
+        others = torch.cat([row[:j], row[j + 1 :]])
+        unambiguous = ratio is None or not len(others) or float(row[j]) < ratio * float(others.min())
+        if mutual and unambiguous and cosines[i, j] >= threshold:
+            found[i, j] = float(cosines[i, j])
+    return found
+
+
+def ties_are_clear(a: Tensor, b: Tensor, tie: float) -> bool:
+    """Whether no two best values differ by so nearly a tie that rounding decides whether it is one."""
+    similarity = reference.cosines(a, b)
+    best = [s.topk(2, dim=1).values for s in (similarity, similarity.mT) if s.shape[1] > 1]
+    return all(bool(((two[:, 0] - two[:, 1] - tie).abs() > tie / 16).all()) for two in best)
+
+
+@given(
+    n=st.integers(1, 40),
+    m=st.integers(1, 40),
+    threshold=st.sampled_from([-1.0, 0.0, 0.3]),
+    ratio=st.sampled_from([None, 0.7, 0.9, 1.0]),
+    tile=st.sampled_from([None, 1, 7, 64]),
+    seed=seeds,
+)
+@example(n=16, m=14, threshold=-1.0, ratio=None, tile=None, seed=488)  # in float32 a tie: 7.3 of 8 roundings apart
+def test_nearest_neighbours_against_the_textbook(
+    n: int, m: int, threshold: float, ratio: float | None, tile: int | None, seed: int, dtype: torch.dtype
+) -> None:
+    a, b = randn(n, 8, seed=seed), randn(m, 8, seed=seed + 1)
+    b[: min(n, m) // 2] = a[: min(n, m) // 2] + 0.3 * b[: min(n, m) // 2]
+    tie = 8 * torch.finfo(dtype).eps
+    assume(ties_are_clear(a, b, tie))
+    strategy = make_strategy("mutual-nearest", threshold=threshold, ratio=ratio, tile=tile)
+    found = strategy.match(a.to(dtype), b.to(dtype))
+    expected = textbook(a, b, tie, threshold, ratio)
+    assert set(map(tuple, found.indices.tolist())) == set(expected)
+    assert found.scores.tolist() == sorted(found.scores.tolist(), reverse=True)
+    for pair, score in zip(found.indices.tolist(), found.scores.tolist(), strict=True):
+        assert score == pytest.approx((1 + expected[tuple(pair)]) / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize("tile", [None, 1, 2])
+def test_of_equal_descriptions_the_first_counts_and_the_ratio_test_refuses_them(tile: int | None) -> None:
+    a, b = torch.tensor([[1.0, 0], [0, 1]]), torch.tensor([[0.0, 1], [1, 0], [1, 0], [1, 0]])
+    plain = make_strategy("mutual-nearest", tile=tile).match(a, b)
+    assert sorted(plain.indices.tolist()) == [[0, 1], [1, 0]]
+    tested = make_strategy("mutual-nearest", ratio=1.0, tile=tile).match(a, b)
+    assert tested.indices.tolist() == [[1, 0]]
+
+
+def test_the_ratio_is_of_distances_seen_from_image_0() -> None:
+    """Distances of unit vectors at 20 and 40 degrees: 2 sin 10 and 2 sin 20."""
+
+    def at(*degrees: float) -> Tensor:
+        angles = torch.deg2rad(torch.tensor(degrees, dtype=torch.float64))
+        return torch.stack([angles.cos(), angles.sin()], dim=1)
+
+    ratio = math.sin(math.radians(10)) / math.sin(math.radians(20))
+    for a, b, expected in ((at(0), at(20, 40), False), (at(20, 40), at(0), True)):
+        assert len(make_strategy("mutual-nearest", ratio=ratio + 1e-6).match(a, b)) == 1
+        assert len(make_strategy("mutual-nearest", ratio=ratio - 1e-6).match(a, b)) == expected
+
+
+def test_opposite_nearest_neighbours_have_score_0() -> None:
+    a = torch.tensor([[0.6, 0.8]])
+    found = make_strategy("mutual-nearest").match(a, -a)
+    assert found.scores.tolist() == pytest.approx([0.0], abs=1e-6)
+    assert len(make_strategy("mutual-nearest", threshold=-0.99).match(a, -a)) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threshold": -1.5}, "threshold of mutual-nearest is a cosine and must be -1 to 1, got -1.5"),
+        ({"threshold": math.nan}, "threshold of mutual-nearest"),
+        ({"ratio": 0.0}, "ratio must be above 0 and at most 1, got 0.0"),
+        ({"ratio": 1.1}, "ratio must be above 0"),
+        ({"tile": 0}, "tile must be at least 1, got 0"),
+        ({"order": 4}, "strategy 'mutual-nearest' has no option 'order'"),
+        ({"inverse_temperature": 20.0}, "strategy 'mutual-nearest' has no option 'inverse_temperature'"),
+        ({"kernels": "tiled"}, "strategy 'mutual-nearest' has no option 'kernels'"),
+    ],
+)
+def test_wrong_options_of_mutual_nearest(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_strategy("mutual-nearest", **options)  # type: ignore[arg-type]
 
 
 # Memory ---------------------------------------------------------------------------------------------------------------

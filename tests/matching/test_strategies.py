@@ -15,8 +15,8 @@ from torch import Tensor
 from helpers import randn, random_basis, seeds
 from matching import reference
 from matching.reference import assert_identical, assert_same, planted, wrapped
-from steerers.matching import STRATEGIES, Assignment, Strategy, make_strategy
-from steerers.matching.strategies import most_matches
+from steerers.matching.assignment import Options
+from steerers.matching.strategies import NAMES, STRATEGIES, SoftmaxStrategy, Strategy, make_strategy
 from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
 
@@ -116,7 +116,14 @@ def every_strategy() -> dict[str, Strategy]:
 
 
 EVERY = list(every_strategy())
-WITHOUT_STEERER = ("dual-softmax", "tta", "mutual-nearest")
+WITHOUT_STEERER = ("dual-softmax", "mutual-nearest")
+
+
+def remade(name: str, **options: object) -> Strategy:
+    """One of :func:`every_strategy` with other options."""
+    strategy = every_strategy()[name]
+    kept = {key: getattr(strategy, key) for key in ("order", "subset_size") if hasattr(strategy, key)}
+    return make_strategy(strategy.name, getattr(strategy, "steerer", None), **kept, **options)
 
 
 # Against the textbook -------------------------------------------------------------------------------------------------
@@ -135,7 +142,7 @@ def test_dual_softmax(n: int, m: int, dtype: torch.dtype) -> None:
 def test_max_matches(name: str, order: int, n: int, m: int, dtype: torch.dtype) -> None:
     steerer = STEERERS[name]()
     a, b, _ = planted(steerer, 2 * math.pi * (order // 2) / order, n, m, dtype=dtype)
-    found = make_strategy("max-matches", steerer, order=order).match(a, b)
+    found = make_strategy("max-matches", steerer, order=order, refine=False).match(a, b)
     assert_same(found, reference.max_matches(a, b, steerer, order), atol=atol_of(dtype), pair_atol=1e-9)
 
 
@@ -147,7 +154,7 @@ def test_max_similarity(name: str, order: int, n: int, m: int, dtype: torch.dtyp
         steerer, rotation_in(steerer.group, steerer.group.order // order if steerer.group.order else 0), n, m
     )
     a, b = a.to(dtype), b.to(dtype)
-    found = make_strategy("max-similarity", steerer, order=order).match(a, b)
+    found = make_strategy("max-similarity", steerer, order=order, refine=False).match(a, b)
     assert_same(found, reference.max_similarity(a, b, steerer, order), atol=atol_of(dtype), angle_atol=1e-9)
 
 
@@ -210,24 +217,15 @@ def test_subset(name: str, order: int, dtype: torch.dtype) -> None:
     rotation = 2 * math.pi * 2 / order
     a, b, _ = planted(steerer, rotation, 90, 70, fraction=0.8, dtype=dtype)
     options = {"threshold": 0.4}  # few keypoints match by chance above it
-    found = make_strategy("subset", steerer, order=order, subset_size=55, seed=5, **options).match(a, b)
+    coarse = {"order": order, "refine": False, **options}
+    found = make_strategy("subset", steerer, subset_size=55, seed=5, **coarse).match(a, b)
     generator = torch.Generator().manual_seed(5)
     index0, index1 = torch.randperm(90, generator=generator)[:55], torch.randperm(70, generator=generator)[:55]
     expected = reference.subset(a, b, steerer, order, index0=index0, index1=index1, **options)
     assert_same(found, expected, atol=atol_of(dtype), pair_atol=1e-9)
     assert found.angle == pytest.approx(rotation)
-    everything = make_strategy("max-matches", steerer, order=order, **options).match(a, b)
+    everything = make_strategy("max-matches", steerer, **coarse).match(a, b)
     assert_same(found, everything, atol=2 * atol_of(dtype), pair_atol=1e-9)
-
-
-def test_tta_matches_each_rotated_description() -> None:
-    steerer = Steerer.spread(32)
-    a, b, _ = planted(steerer, 3 * QUARTER, 50, 40)
-    tta = make_strategy("tta")
-    rotated = [steerer.steer(a, float(angle)) for angle in tta.angles]
-    found, index = tta.match_rotated(rotated, b)
-    assert index == 3
-    assert_same(found, reference.max_matches(a, b, steerer, 4), pair_atol=1e-9)
 
 
 @given(
@@ -308,12 +306,10 @@ def test_lengths_of_descriptions_do_not_matter(name: str) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_the_tile_does_not_change_the_result(name: str) -> None:
     a, b, _ = planted(Steerer.spread(32), QUARTER, 24, 19)
-    strategy = every_strategy()[name]
-    expected = strategy.match(a, b)
+    expected = every_strategy()[name].match(a, b)
     assert len(expected) > 5
-    options = {key: getattr(strategy, key) for key in ("steerer", "order", "subset_size") if hasattr(strategy, key)}
     for tile in (1, 7, 64, 1000):
-        assert_same(type(strategy)(tile=tile, **options).match(a, b), expected, atol=2e-5)
+        assert_same(remade(name, tile=tile).match(a, b), expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -346,12 +342,10 @@ def test_one_dimension() -> None:
 
 
 @pytest.mark.parametrize("inverse_temperature", [100.0, 500.0])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "mutual-nearest"])
 def test_a_large_inverse_temperature_stays_finite(name: str, inverse_temperature: float) -> None:
     a, b, true = planted(Steerer.spread(32), 0.0, 40, 30, noise=0.1)
-    strategy = every_strategy()[name]
-    options = {key: getattr(strategy, key) for key in ("steerer", "order", "subset_size") if hasattr(strategy, key)}
-    found = type(strategy)(inverse_temperature=inverse_temperature, **options).match(a, b)
+    found = remade(name, inverse_temperature=inverse_temperature).match(a, b)
     assert bool(torch.isfinite(found.scores).all())
     for column in found.indices.unbind(dim=1):
         assert len(column.unique()) == len(column)
@@ -395,14 +389,18 @@ def test_rotations_of_the_order_are_found(name: str, key: str) -> None:
 
 def test_which_strategies_have_angles() -> None:
     a, b, _ = planted(Steerer.freq1(32), QUARTER, 40, 30, noise=0.1)
-    with_rotation = {name: make_strategy(name, Steerer.freq1(32)).match(a, b) for name in STRATEGIES if name not in
-                 ("tta", "invariant")}  # fmt: skip
-    assert {name for name, found in with_rotation.items() if found.angle is not None} == {
-        "max-matches", "max-similarity", "subset", "procrustes", "prototype-procrustes"
-    }  # fmt: skip
-    assert {name for name, found in with_rotation.items() if found.angles is not None} == {
-        "max-similarity", "procrustes", "prototype-procrustes"
-    }  # fmt: skip
+    rotating, coarse = {"max-matches", "max-similarity", "subset"}, {"refine": False}
+    for tried in (set(), rotating):
+        with_rotation = {
+            name: make_strategy(name, Steerer.freq1(32), **(coarse if name in tried else {})).match(a, b)
+            for name in STRATEGIES if name != "invariant"
+        }  # fmt: skip
+        assert {name for name, found in with_rotation.items() if found.angle is not None} == {
+            *rotating, "procrustes", "prototype-procrustes"
+        }  # fmt: skip
+        assert {name for name, found in with_rotation.items() if found.angles is not None} == {
+            *(rotating - tried), "max-similarity", "procrustes", "prototype-procrustes"
+        }  # fmt: skip
     invariant = make_strategy("invariant", Steerer.spread(32)).match(a, b)
     assert invariant.angle is None
     assert invariant.angles is None
@@ -417,30 +415,19 @@ def test_wrong_matches_do_not_pull_the_rotation(name: str) -> None:
     assert abs(float(wrapped(found.angle - 2.8))) < 0.03
 
 
-def test_most_matches_prefers_more_then_surer() -> None:
-    def with_scores(*scores: float) -> Assignment:
-        return Assignment(torch.zeros(len(scores), 2, dtype=torch.long), torch.tensor(scores))
-
-    angles = Group(4).angles()
-    found = [with_scores(0.9), with_scores(0.1, 0.1), with_scores(0.3, 0.2), with_scores()]
-    assert most_matches(found, angles).angle == pytest.approx(math.pi)
-    nothing = most_matches([with_scores()] * 4, angles)
-    assert nothing.angle is None
-    assert len(nothing) == 0
-
-
 def test_default_options() -> None:
     for name in STRATEGIES:
         strategy = make_strategy(name, Steerer.freq1(8) if "procrustes" in name else Steerer.spread(16))
         assert strategy.name == name
-        assert strategy.inverse_temperature == 20
-        assert strategy.threshold == (-1 if name == "mutual-nearest" else 0.01)
+        if isinstance(strategy, SoftmaxStrategy):
+            assert strategy.options == Options() == Options(inverse_temperature=20.0, threshold=0.01)
     assert make_strategy("max-matches", Steerer.spread(16)).order == 8
     assert make_strategy("max-matches", Steerer.perm(16, "C4")).order == 4
     assert make_strategy("max-similarity", learned("C3")).order == 3
     assert make_strategy("subset", Steerer.spread(16)).subset_size == 1000
-    assert make_strategy("tta").order == 4
-    assert make_strategy("tta", order=8).angles.tolist() == Group(8).angles().tolist()
+    assert make_strategy("mutual-nearest").threshold == -1
+    given = make_strategy("subset", Steerer.spread(16), order=4, threshold=0.2, seed=3, tile=7)
+    assert (given.order, given.seed, given.options) == (4, 3, Options(threshold=0.2, tile=7))
 
 
 # Batches --------------------------------------------------------------------------------------------------------------
@@ -478,7 +465,8 @@ def test_a_batch_is_a_loop(name: str) -> None:
 def test_the_rotation_is_chosen_for_each_pair(name: str) -> None:
     steerer = Steerer.spread(32)
     pairs = [planted(steerer, k * QUARTER, 60, 50, seed=k, noise=0.1) for k in range(4)]
-    found = make_strategy(name, steerer).match_batch([a for a, _, _ in pairs], [b for _, b, _ in pairs])
+    strategy = make_strategy(name, steerer, refine=False)
+    found = strategy.match_batch([a for a, _, _ in pairs], [b for _, b, _ in pairs])
     for k, one in enumerate(found):
         assert abs(float(wrapped(one.angle - k * QUARTER))) < 1e-6
         assert len(one) >= 30
@@ -539,8 +527,8 @@ def test_the_global_generator_is_left_alone() -> None:
 def test_fewer_keypoints_than_the_subset(n: int, m: int) -> None:
     steerer = Steerer.spread(32)
     a, b, _ = planted(steerer, QUARTER, n, m, fraction=0.9)
-    found = make_strategy("subset", steerer, subset_size=60).match(a, b)
-    assert_same(found, make_strategy("max-matches", steerer).match(a, b), atol=2e-5, pair_atol=1e-9)
+    found = make_strategy("subset", steerer, subset_size=60, refine=False).match(a, b)
+    assert_same(found, make_strategy("max-matches", steerer, refine=False).match(a, b), atol=2e-5, pair_atol=1e-9)
 
 
 # Refusals -------------------------------------------------------------------------------------------------------------
@@ -599,24 +587,16 @@ def test_orders_that_the_steerer_does_not_have(name: str, steerer: Steerer, orde
         ("max-similarity", learned("SO2"), "needs a fixed SO"),
         ("max-matches", Steerer.spread(16), "needs an order"),
         ("subset", Steerer.spread(16), "needs an order"),
-        ("tta", None, "order must be a whole number"),
     ],
 )
-def test_every_angle_is_for_max_similarity_of_fixed_so2(name: str, steerer: Steerer | None, reason: str) -> None:
+def test_every_angle_is_for_max_similarity_of_fixed_so2(name: str, steerer: Steerer, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         make_strategy(name, steerer, order=None)
 
 
 def test_tta_needs_images() -> None:
     with pytest.raises(ValueError, match="give the images"):
-        make_strategy("tta").match(torch.zeros(3, 4), torch.zeros(3, 4))
-
-
-def test_tta_needs_descriptions_for_every_rotation() -> None:
-    with pytest.raises(ValueError, match="4"):
-        make_strategy("tta").match_rotated([randn(5, 8)] * 3, randn(5, 8))
-    with pytest.raises(ValueError, match="NaN"):
-        make_strategy("tta").match_rotated([torch.full((5, 8), math.nan)] * 4, torch.ones(5, 8))
+        make_strategy("tta")
 
 
 @pytest.mark.parametrize("name", ["nearest", "dual_softmax", "", "Max-Matches"])
@@ -625,11 +605,12 @@ def test_unknown_strategies_name_the_known(name: str) -> None:
         make_strategy(name)
 
 
-def test_the_nine_strategies() -> None:
+def test_what_users_may_type() -> None:
     assert list(STRATEGIES) == [
         "dual-softmax", "max-matches", "max-similarity", "subset", "procrustes", "prototype-procrustes", "invariant",
-        "tta", "mutual-nearest",
+        "mutual-nearest",
     ]  # fmt: skip
+    assert (*STRATEGIES, "tta") == NAMES
 
 
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in WITHOUT_STEERER])
@@ -641,7 +622,8 @@ def test_a_missing_steerer(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "option"),
     [("dual-softmax", "order"), ("procrustes", "order"), ("invariant", "order"), ("max-matches", "subset_size"),
-     ("max-similarity", "seed"), ("procrustes", "prototype"), ("dual-softmax", "temperature")],
+     ("max-similarity", "seed"), ("procrustes", "prototype"), ("dual-softmax", "temperature"),
+     ("procrustes", "refine"), ("max-matches", "options")],
 )  # fmt: skip
 def test_unknown_options(name: str, option: str) -> None:
     steerer = Steerer.spread(16) if name in ("invariant", "max-matches", "max-similarity") else Steerer.freq1(16)

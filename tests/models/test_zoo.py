@@ -254,8 +254,8 @@ def test_dedode_b_is_downloaded_once(server: Server, store: Path, home: Path, mo
         "dedode_detector_L.pth",
     ]
     assert matcher.model.steerer is None
-    assert (matcher.strategy.name, matcher.strategy.inverse_temperature) == ("dual-softmax", 20.0)
-    assert matcher.strategy.threshold == 0.01
+    assert (matcher.strategy.name, matcher.strategy.options.inverse_temperature) == ("dual-softmax", 20.0)
+    assert matcher.strategy.options.threshold == 0.01
     features = matcher.extract(picture())
     assert features.descriptions.shape == (64, 256)
     assert features.model == "dedode-b"

@@ -47,7 +47,7 @@ def unavailable(device: torch.device) -> str | None:
 def _failure(device: torch.device) -> str | None:
     """Why nothing can be compiled and launched, if so, for which Triton needs a C compiler; also as a warning."""
     try:
-        from steerers.accel.trial import try_out
+        from steerers.accel.common_kernels import try_out
 
         try_out(device)
     except torch.OutOfMemoryError:  # which says nothing about Triton

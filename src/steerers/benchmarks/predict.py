@@ -28,7 +28,6 @@ from steerers.benchmarks.speed.measure import timed
 from steerers.features import Features, Matches
 from steerers.geometry import rotate_image, scaling, transform_points
 from steerers.images.load import Image, Size, load_image
-from steerers.matching.strategies import Tta
 from steerers.viz.progress import progress
 
 if TYPE_CHECKING:
@@ -360,7 +359,7 @@ def _predict_pair(
 
 
 def _predict(cache: FeatureCache, pipeline: Pipeline, view0: View, view1: View) -> Prediction:
-    first = [cache.extract(pipeline, view0, angle) for angle in _augmentation(pipeline)]
+    first = [cache.extract(pipeline, view0, angle) for angle in pipeline.rotations]
     second = cache.extract(pipeline, view1)
     rotated = [extracted.features for extracted in first]
     matches, seconds = timed(lambda: _match(pipeline, rotated, second.features), pipeline.device)
@@ -378,19 +377,11 @@ def _predict(cache: FeatureCache, pipeline: Pipeline, view0: View, view1: View) 
     )
 
 
-def _augmentation(pipeline: Pipeline) -> list[float]:
-    """Radians by which the first image is rotated before it is described; 0 alone without test-time augmentation."""
-    strategy = pipeline.strategy
-    return [float(angle) for angle in strategy.angles] if isinstance(strategy, Tta) else [0.0]
-
-
 def _match(pipeline: Pipeline, rotated0: Sequence[Features], features1: Features) -> Matches:
     """Match the features of the first image, after each rotation of the augmentation, with those of the second."""
-    strategy = pipeline.strategy
-    if not isinstance(strategy, Tta):
+    if pipeline.tta is None:
         return pipeline.match(rotated0[0], features1)
-    assignment, best = strategy.match_rotated([f.descriptions for f in rotated0], features1.descriptions)
-    return pipeline.to_matches(assignment, rotated0[best], features1)
+    return pipeline.match_rotated(rotated0, features1)
 
 
 def _rotated_back(matches: Matches, view0: View, view1: View) -> Matches:

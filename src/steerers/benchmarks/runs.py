@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from steerers.matching.strategies import Order, Strategy
+from steerers.matching.strategies import TTA, SoftmaxStrategy, Strategy
+from steerers.steering.representations import Order
 from steerers.steering.steerer import Steerer
 
 if TYPE_CHECKING:
@@ -169,22 +170,27 @@ def fingerprint(module: nn.Module) -> str:
     return sha256(parts)
 
 
-_COMPUTING = ("tile", "kernels", "precision", "graphs")  # options of strategies that say how, not what
+_COMPUTING = ("tile", "kernels", "precision", "graphs", "refine")  # options that change no match
 
 
-def describe_strategy(strategy: Strategy) -> dict[str, Any]:
-    """Name and options of a strategy; steerers and tensors by their hash.
+def describe_strategy(strategy: Strategy, tta: int | None = None) -> dict[str, Any]:
+    """Name and options of a strategy, or of test-time augmentation with it; steerers and tensors by their hash.
 
     How it is computed is left out: that does not change what is matched, or, as the precision of kernels, by a match
     in thousands.
     """
-    options = {option.name: _plain(getattr(strategy, option.name)) for option in fields(strategy) if option.init}
-    return {"name": strategy.name, **{name: value for name, value in options.items() if name not in _COMPUTING}}
+    told = {option.name: getattr(strategy, option.name) for option in fields(strategy) if option.init}
+    if isinstance(strategy, SoftmaxStrategy):
+        told = {**vars(told.pop("options")), **told}
+    if tta is not None:
+        told["order"] = tta
+    options = {name: _plain(value) for name, value in told.items() if name not in _COMPUTING}
+    return {"name": strategy.name if tta is None else TTA, **options}
 
 
 def describe_matching(pipeline: Pipeline) -> dict[str, Any]:
     """Name and options of how a pipeline matches, see :func:`describe_strategy`."""
-    return describe_strategy(pipeline.strategy)
+    return describe_strategy(pipeline.strategy, pipeline.tta)
 
 
 def describe_steerer(steerer: Steerer) -> str:

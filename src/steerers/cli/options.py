@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from steerers import _arguments
-from steerers.matching.strategies import STRATEGIES, Order
+from steerers.matching.strategies import NAMES
 from steerers.pipeline import MAX_SIZE, NUM_KEYPOINTS
+from steerers.steering.representations import Order
 
 positive, names = _arguments.positive, _arguments.names
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
@@ -28,7 +29,7 @@ def add_matcher_options(parser: argparse.ArgumentParser) -> None:
         "--steerer", type=Path, metavar="FILE", help="a steerer that `steerers fit` wrote (default: the model's)"
     )
     add_weights_option(parser)
-    parser.add_argument("--strategy", help=f"{', '.join(STRATEGIES)} (default: what suits the model)")
+    parser.add_argument("--strategy", help=f"{', '.join(NAMES)} (default: what suits the model)")
     parser.add_argument(
         "--order", type=parse_order, default="default", metavar="N", help="rotations that are tried, or 'continuous'"
     )

@@ -9,7 +9,8 @@ The second pass looks for the largest P of each row and column. Only pairs above
 beats a match has a larger P still, so it is enough to visit what can exceed the threshold: the first pass keeps, for
 each row, the best score within each range of columns, and the second computes only the rows that can reach it there.
 
-On CUDA the same is done by the fused kernels of :mod:`steerers.accel.matching.kernels` where they know the similarity.
+Older protocols take mutual nearest neighbours of the cosines themselves, with the ratio test of SIFT: that is
+:func:`mutual_nearest`, one pass.
 """
 
 from __future__ import annotations
@@ -17,22 +18,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
-from steerers.accel.support import unavailable
 from steerers.matching.similarity import Similarity
 
-if TYPE_CHECKING:
-    from steerers.accel.matching.results import Found
-
 Kernels = Literal["auto", "tiled", "fused"]
-"""What computes: the fused kernels where they can, the tiled path, or the fused kernels or an error."""
+"""What computes: the fused kernels of :mod:`steerers.accel.matching` where they can, the tiles of this module, or the
+fused kernels or an error."""
 Precision = Literal["default", "exact"]
-"""Of the fused kernels: products of float16, added up in float32, or all in float32. The tiled path has float32, or
-float64 for descriptions of that type; for those, ``exact`` is the tiled path."""
+"""Of the fused kernels: products of float16, added up in float32, or all in float32. Tiles have float32, or float64 for
+descriptions of that type; for those, ``exact`` is tiled."""
 
 TILE = {"cpu": 512}
 TILE_ELSEWHERE = 4096
@@ -63,41 +61,20 @@ class Assignment:
         return len(self.scores)
 
 
-@torch.no_grad()
-def assign(
-    similarity: Similarity,
-    *,
-    inverse_temperature: float = 20.0,
-    threshold: float = 0.01,
-    tile: int | None = None,
-    kernels: Kernels = "auto",
-    precision: Precision = "default",
-) -> list[Assignment]:
-    """Match by dual softmax and mutual nearest neighbours, for each alternative of the similarity.
-
-    A pair matches if its probability is the largest of its row and of its column and above ``threshold``. Of equal ones
-    the first counts.
-
-    Args:
-        tile: most rows and columns that are compared at once on the tiled path; by default chosen for the device. It
-            does not change the result.
-        kernels: see :data:`Kernels`.
-        precision: see :data:`Precision`.
-    """
-    options = Options(
-        inverse_temperature=inverse_temperature, threshold=threshold, tile=tile, kernels=kernels, precision=precision
-    )
-    return assign_all([similarity], options)[0]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How matches are assigned.
+    """How matches are assigned: by dual softmax and mutual nearest neighbours.
+
+    A pair matches if its probability is the largest of its row and of its column and above the threshold. Of equal ones
+    the first counts.
 
     Attributes:
         inverse_temperature: of the dual softmax.
         threshold: least match probability.
-        tile: see :func:`assign`, as of ``kernels`` and ``precision``.
+        tile: most rows and columns that are compared at once; by default chosen for the device. It does not change the
+            result.
+        kernels: see :data:`Kernels`.
+        precision: see :data:`Precision`.
         graphs: on a GPU, pairs of the same sizes are matched by replaying a recording, which is faster for up to some
             thousand keypoints, and keeps some memory between calls.
     """
@@ -122,43 +99,40 @@ class Options:
             raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}, got {self.precision!r}")
 
 
-def uses_kernels(options: Options, device: torch.device) -> bool:
-    """Whether the fused kernels are asked for and can run on a device, for similarities that they know."""
-    if options.kernels == "tiled" or (options.kernels == "auto" and device.type != "cuda"):
-        return False
-    reason = unavailable(device)
-    if reason is None and options.inverse_temperature > SAFE_EXPONENT:
-        reason = f"they take inverse temperatures up to {SAFE_EXPONENT:g}, got {options.inverse_temperature:g}"
-    if reason is not None and options.kernels == "fused":
-        raise ValueError(f"the fused kernels cannot run: {reason}")
-    return reason is None
+# Dual softmax ---------------------------------------------------------------------------------------------------------
 
 
-def assign_all(similarities: Sequence[Similarity], options: Options) -> list[list[Assignment]]:
-    """:func:`assign` for pairs of images, with the fused kernels all in one launch."""
-    found = _fused(similarities, options, ordered=True)
-    return [_tiled(similarity, options) for similarity in similarities] if found is None else found.assignments()
+class Solution(Protocol):
+    """The matches of several pairs of images, each by a similarity; found when they are asked for."""
+
+    def assignments(self) -> list[list[Assignment]]:
+        """For every pair, the assignment of each alternative of its similarity."""
+
+    def best(self) -> list[tuple[int, Assignment]]:
+        """For every pair, the number of the alternative with the most matches, and its assignment."""
+
+    def counts(self) -> list[tuple[int, int]]:
+        """For every pair, the number of the alternative with the most matches, and how many they are."""
 
 
-def assign_best(similarities: Sequence[Similarity], options: Options) -> list[tuple[int, Assignment]]:
-    """For each similarity, the number of the alternative with the most matches, and its assignment."""
-    found = _fused(similarities, options, ordered=False)
-    return [_tiled_best(similarity, options) for similarity in similarities] if found is None else found.best()
+@dataclass(frozen=True, eq=False)
+class Tiled:
+    """The :class:`Solution` that is computed tile by tile, on any device."""
 
+    similarities: Sequence[Similarity]
+    options: Options
 
-def count_best(similarities: Sequence[Similarity], options: Options) -> list[tuple[int, int]]:
-    """For each similarity, the number of the alternative with the most matches, and how many they are."""
-    found = _fused(similarities, options, ordered=False)
-    if found is not None:
-        return found.counts()
-    best = (_tiled_best(similarity, options) for similarity in similarities)
-    return [(number, len(assignment)) for number, assignment in best]
+    @torch.no_grad()
+    def assignments(self) -> list[list[Assignment]]:
+        return [_assign(similarity, self.options) for similarity in self.similarities]
 
+    def best(self) -> list[tuple[int, Assignment]]:
+        found = self.assignments()
+        numbers = map(number_of_most_matches, found)
+        return [(number, alternatives[number]) for number, alternatives in zip(numbers, found, strict=True)]
 
-def _tiled_best(similarity: Similarity, options: Options) -> tuple[int, Assignment]:
-    alternatives = _tiled(similarity, options)
-    number = number_of_most_matches(alternatives)
-    return number, alternatives[number]
+    def counts(self) -> list[tuple[int, int]]:
+        return [(number, len(assignment)) for number, assignment in self.best()]
 
 
 def number_of_most_matches(found: Sequence[Assignment]) -> int:
@@ -166,29 +140,8 @@ def number_of_most_matches(found: Sequence[Assignment]) -> int:
     return max(range(len(found)), key=lambda k: (len(found[k]), float(found[k].scores.sum())))
 
 
-def _fused(similarities: Sequence[Similarity], options: Options, *, ordered: bool) -> Found | None:
-    if not similarities or not uses_kernels(options, similarities[0].device):
-        return None
-    operands = [similarity.operands() for similarity in similarities]
-    known = [pair for pair in operands if pair is not None]
-    plan = known[0].plan if known else None
-    reason = None
-    if len(known) < len(operands) or any(pair.plan is not plan for pair in known):
-        reason = f"they do not know {type(similarities[0]).__name__} of these descriptions"
-    elif options.precision == "exact" and known[0].descriptions0.dtype == torch.float64:
-        reason = "with precision 'exact' they have float32, and the descriptions float64"
-    if reason is not None:
-        if options.kernels == "fused":
-            raise ValueError(f"the fused kernels cannot run: {reason}")
-        return None
-    from steerers.accel.matching.dispatch import solve
-    from steerers.accel.matching.solver import Task
-
-    task = Task(options.inverse_temperature, options.threshold, options.precision, ordered, options.graphs)
-    return solve(known, task)
-
-
-def _tiled(similarity: Similarity, options: Options) -> list[Assignment]:
+def _assign(similarity: Similarity, options: Options) -> list[Assignment]:
+    """For each alternative."""
     if similarity.device.type == "cuda":
         similarity.check()
     if 0 in similarity.shape:
@@ -196,7 +149,7 @@ def _tiled(similarity: Similarity, options: Options) -> list[Assignment]:
     scale = options.inverse_temperature
     sums = _Sums(similarity, scale, options.tile)
     return [
-        _mutual_nearest(similarity.alternative(k), sums, k, scale, options.threshold)
+        _most_probable(similarity.alternative(k), sums, k, scale, options.threshold)
         for k in range(similarity.alternatives)
     ]
 
@@ -219,16 +172,13 @@ class _Sums:
         elements = TILE_ELEMENTS.get(device.type, TILE_ELEMENTS_ELSEWHERE)
         self.col_ranges = _ranges(m, tile)
         self.num_rows = max(1, min(tile, elements // (similarity.layers * min(tile, m))))
-        self.group = math.ceil(
-            len(self.col_ranges) * alternatives * n / MOST_BOUNDS
-        )  # column ranges that share a bound
+        self.group = math.ceil(len(self.col_ranges) * alternatives * n / MOST_BOUNDS)  # ranges that share a bound
         safe = scale <= SAFE_EXPONENT
         start = 0.0 if safe else -math.inf
         rows = torch.full((alternatives, n), start, dtype=torch.float64, device=device)
         cols = torch.full((alternatives, m), start, dtype=torch.float64, device=device)
-        self.best = torch.full(
-            (alternatives, math.ceil(len(self.col_ranges) / self.group), n), -math.inf, device=device
-        )
+        groups = math.ceil(len(self.col_ranges) / self.group)
+        self.best = torch.full((alternatives, groups, n), -math.inf, device=device)
         for row_range in _ranges(n, self.num_rows):
             scores = similarity.block(row_range, scale)
             for index, col_range in enumerate(self.col_ranges):
@@ -246,7 +196,7 @@ class _Sums:
         self.cols = cols.log_() if safe else cols  # (alternatives, M)
 
 
-def _mutual_nearest(similarity: Similarity, sums: _Sums, k: int, scale: float, threshold: float) -> Assignment:
+def _most_probable(similarity: Similarity, sums: _Sums, k: int, scale: float, threshold: float) -> Assignment:
     """The second pass for one alternative: mutual maxima of log P among the pairs that can exceed the threshold."""
     n, m = similarity.shape
     device, rows, cols = similarity.device, sums.rows[k], sums.cols[k]
@@ -291,3 +241,60 @@ class _Best:
         better = value > self.value[index] + tie
         self.value[index] = torch.where(better, value, self.value[index])
         self.arg[index] = torch.where(better, first, self.arg[index])
+
+
+# Nearest neighbours ---------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def mutual_nearest(
+    similarity: Similarity, *, threshold: float = -1.0, ratio: float | None = None, tile: int | None = None
+) -> Assignment:
+    """Pairs each of whose descriptions is the most similar one to the other; scores are cosines mapped to [0, 1].
+
+    Of equal ones the first counts.
+
+    Args:
+        similarity: with one alternative, such as :class:`~steerers.matching.similarity.Cosine`.
+        threshold: least cosine.
+        ratio: keep a match only if its distance, that of unit vectors, is below ``ratio`` times the distance from the
+            description of image 0 to its second nearest in image 1. A single candidate has no second and passes.
+        tile: most rows and columns that are compared at once.
+    """
+    (n, m), device = similarity.shape, similarity.device
+    if not n or not m:
+        return empty(device)
+    rows, cols, second = _search(similarity, tile or TILE.get(device.type, TILE_ELSEWHERE), second=ratio is not None)
+    i = torch.arange(n, device=device)
+    i = i[cols[rows] == i]
+    cosines = similarity.pairs(i, rows[i]).clamp(-1, 1)
+    kept = cosines >= threshold
+    if ratio is not None and m > 1:
+        others = similarity.pairs(i, second[i]).clamp(-1, 1)
+        kept &= 1 - cosines < ratio**2 * (1 - others)  # half the squared distances
+    i, scores = i[kept], (1 + cosines[kept]) / 2
+    order = scores.argsort(descending=True, stable=True)
+    return Assignment(torch.stack([i, rows[i]], dim=1)[order], scores[order].float())
+
+
+def _search(similarity: Similarity, tile: int, *, second: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The nearest column of each row, (N,), the nearest row of each column, (M,), and each row's second nearest."""
+    (n, m), device = similarity.shape, similarity.device
+    row_best, col_best = _Best(n, device), _Best(m, device)
+    values = torch.full((n, 2), -math.inf, device=device, dtype=torch.float64)  # the two best of each row so far
+    indices = torch.zeros(n, 2, dtype=torch.long, device=device)
+    for rows in torch.arange(n, device=device).split(tile):
+        block = similarity.block(rows)
+        for index, cols in enumerate(torch.arange(m, device=device).split(tile)):
+            tile_scores = block(slice(index * tile, index * tile + len(cols)))[0]  # (r, c)
+            tie = 8 * torch.finfo(tile_scores.dtype).eps
+            scores = tile_scores.double()
+            row_best.update(rows, scores, cols, tie)
+            col_best.update(cols, scores.mT, rows, tie)
+            if second:
+                best = scores.topk(min(2, len(cols)), dim=1)
+                together = torch.cat([values[rows], best.values], dim=1)
+                values[rows], chosen = together.topk(2, dim=1)
+                indices[rows] = torch.cat([indices[rows], cols[best.indices]], dim=1).gather(1, chosen)
+    runner_up = torch.where(indices[:, 0] == row_best.arg, indices[:, 1], indices[:, 0])
+    return row_best.arg, col_best.arg, runner_up

@@ -1,4 +1,9 @@
-"""The exact maximum of the similarity over every rotation, for a fixed steerer."""
+"""Where the similarity of two descriptions is largest over every rotation, for a fixed steerer.
+
+:class:`Continuous` takes the exact maximum of all pairs. Where a strategy has tried single rotations only,
+:func:`refine_rotations` finds the rotation of each match to a fraction of a degree: made for the matched pairs alone,
+the trigonometric polynomial of :mod:`steerers.matching.harmonics` costs little.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from steerers.accel.matching.plans import Operands, modulus_plan
 from steerers.matching.harmonics import Harmonic, Harmonics
 from steerers.matching.similarity import PAIR_CHUNK, RowBlock, Rows
 from steerers.steering.representations import Group
+from steerers.steering.steerer import Steerer
+
+POINTS = 8
+"""Rotations at which the polynomial of a match is looked at, in each period of its highest frequency."""
+NEWTON_STEPS = 4
 
 
 class Continuous(Harmonic):
@@ -165,13 +174,59 @@ class Continuous(Harmonic):
         best, index = value.max(dim=0)
         return best, angle.gather(0, index[None])[0]
 
-    def operands(self) -> Operands | None:
-        of = self.harmonics
-        plan = modulus_plan(of.steerer, of.order, self.device)
-        return None if plan is None else Operands(of.descriptions0, of.descriptions1, plan)
-
     def pairs(self, i: Tensor, j: Tensor) -> Tensor:
         return self._pair_maximum(i, j)[0]
 
     def rotations(self, i: Tensor, j: Tensor) -> Tensor:
         return self._pair_maximum(i, j)[1]
+
+
+# Refinement -----------------------------------------------------------------------------------------------------------
+
+
+def is_refinable(steerer: Steerer) -> bool:
+    """Whether rotations between the tried ones can be told: by a fixed steerer of SO(2) that is not all invariant."""
+    representation = steerer.representation
+    return representation is not None and representation.group.continuous and any(representation.multiplicities())
+
+
+def refine_rotations(
+    descriptions0: Tensor, descriptions1: Tensor, tried: Tensor, steerer: Steerer, order: int
+) -> Tensor:
+    """The rotation of largest similarity of every match, within one step, a full turn by ``order``, of the tried one.
+
+    Half a step would do if the rotation nearest to the truth were always the one that is kept. But neighbours vie where
+    the truth lies between them, and one rotation for all matches is not the nearest for each.
+
+    Args:
+        descriptions0: (K, D) of the matches; ``descriptions1`` likewise.
+        tried: (K,) radians.
+        steerer: whose rotations were tried, of which :func:`is_refinable` holds.
+        order: how many of them.
+
+    Returns:
+        (K,) float64 radians.
+    """
+    harmonics = Harmonics(descriptions0, descriptions1, steerer, None)
+    every = torch.arange(len(tried), device=tried.device)
+    return _climb(harmonics, harmonics.pair_components(every, every), tried.double(), 2 * math.pi / order)
+
+
+def _climb(harmonics: Harmonics, components: Tensor, tried: Tensor, reach: float) -> Tensor:
+    """(K,) where polynomials with (K, components) coefficients are highest, within ``reach`` of (K,) tried rotations.
+
+    The best of a few points, then Newton's steps, none of which leaves the neighbours of that point.
+    """
+    top = max(band.frequency for band in harmonics.bands)
+    count = math.ceil(reach * POINTS * top / (2 * math.pi))  # on either side
+    spacing = reach / count
+    points = tried[:, None] + spacing * torch.arange(-count, count + 1, device=tried.device)  # (K, P)
+    values = torch.einsum("kpc,kc->kp", harmonics.basis(points), components)
+    best = points.gather(1, values.argmax(dim=1, keepdim=True))[:, 0]
+    low, high = (torch.clamp(best + side * spacing, tried - reach, tried + reach) for side in (-1, 1))
+    angle = best
+    for _ in range(NEWTON_STEPS):
+        slope, curvature = ((harmonics.basis(angle, k) * components).sum(dim=1) for k in (1, 2))
+        step = torch.where(curvature < 0, -slope / curvature, torch.sign(slope) * (spacing / 2))
+        angle = torch.clamp(angle + step, low, high)
+    return angle

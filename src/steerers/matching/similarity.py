@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.accel.matching.plans import Operands, cosine_plan, rotation_plan
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 
@@ -55,10 +54,6 @@ class Similarity(ABC):
         """(K,) float64 rotations in radians at which the pairs' similarity is reached, or ``None``."""
         return None
 
-    def operands(self) -> Operands | None:
-        """What the fused kernels need to know of it, or ``None`` if they cannot make its scores."""
-        return None
-
     def check(self) -> None:  # noqa: B027 -- not every similarity has descriptions
         """Refuse descriptions that are not finite. Where the device is waited for, that is left to the assignment."""
 
@@ -89,7 +84,7 @@ def normalised(descriptions: Tensor) -> Tensor:
 
 
 class _Compared(Similarity):
-    """What similarities of descriptions share: they are normalised when first needed, which the kernels never do."""
+    """What similarities of descriptions share: they are normalised when first needed."""
 
     def __init__(self, descriptions0: Tensor, descriptions1: Tensor) -> None:
         self.descriptions0, self.descriptions1 = descriptions0, descriptions1
@@ -110,16 +105,11 @@ class _Compared(Similarity):
 
 
 class Cosine(_Compared):
-    """The plain cosine; with a (D, D) ``matrix``, of the first descriptions after it.
+    """The plain cosine; with a (D, D) ``matrix``, of the first descriptions after it."""
 
-    ``copied`` says that the descriptions were made for this comparison, so that their memory counts as its own.
-    """
-
-    def __init__(
-        self, descriptions0: Tensor, descriptions1: Tensor, matrix: Tensor | None = None, *, copied: bool = False
-    ) -> None:
+    def __init__(self, descriptions0: Tensor, descriptions1: Tensor, matrix: Tensor | None = None) -> None:
         super().__init__(descriptions0, descriptions1)
-        self.matrix, self.copied = matrix, copied
+        self.matrix = matrix
 
     def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
         prepared = self._rows(rows) * scale  # (r, D)
@@ -136,11 +126,9 @@ class Cosine(_Compared):
         unit = self.unit0[rows]
         return unit if self.matrix is None else F.normalize(unit @ self.matrix.mT, dim=-1)
 
-    def operands(self) -> Operands | None:
-        plan = cosine_plan(self.descriptions0.shape[1], self.device)
-        matrices = None if self.matrix is None else self.matrix[None]
-        copied = self.descriptions0.nbytes + self.descriptions1.nbytes if self.copied else 0
-        return Operands(self.descriptions0, self.descriptions1, plan, matrices, copied)
+
+class Aligned(Cosine):
+    """The cosine of copies of descriptions that were aligned for this comparison: their memory counts as its own."""
 
 
 class CosineAfterRotation(Cosine):
@@ -157,14 +145,6 @@ class CosineAfterRotation(Cosine):
     @cached_property
     def unit0(self) -> Tensor:
         return normalised(self.steerer.steer(as_float(self.descriptions0), self.angle))
-
-    def operands(self) -> Operands | None:
-        plan = rotation_plan(self.steerer, self.order, self.step, self.device)
-        if plan is not None:
-            return Operands(self.descriptions0, self.descriptions1, plan)
-        plan = cosine_plan(self.descriptions0.shape[1], self.device)
-        matrix = self.steerer.matrix(self.angle).to(self.device, float_type(self.descriptions0))
-        return Operands(self.descriptions0, self.descriptions1, plan, matrix[None])
 
 
 class Steered(_Compared):
@@ -202,12 +182,6 @@ class Steered(_Compared):
         alone = Cosine(self.descriptions0, self.descriptions1, self.matrices[index])
         alone.unit0, alone.unit1 = self.unit0, self.unit1
         return alone
-
-    def operands(self) -> Operands | None:
-        if self.maximum:
-            return None
-        plan = cosine_plan(self.descriptions0.shape[1], self.device)
-        return Operands(self.descriptions0, self.descriptions1, plan, self.matrices)
 
     def _pair_scores(self, i: Tensor, j: Tensor) -> Tensor:
         parts = [

@@ -13,7 +13,6 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from torch import Tensor
 from steerers import __version__
 from steerers._files import StrPath, atomic_write
 from steerers.images.load import make_picture
-from steerers.matching.strategies import make_strategy
+from steerers.matching.strategies import OverRotations, make_strategy
 from steerers.models import zoo
 from steerers.models.base import Extractor
 from steerers.models.compact import Compact
@@ -129,10 +128,9 @@ def matching_metadata(model: Model) -> dict[str, str]:
         threshold=model.threshold,
     )
     told = {"model": graph_name(model), "steerers_version": __version__, "strategy": strategy.name}
-    for name in ("order", "inverse_temperature", "threshold"):
-        if any(field.name == name for field in fields(strategy)):
-            value = getattr(strategy, name)
-            told[name] = "continuous" if value is None else str(value)
+    if isinstance(strategy, OverRotations):
+        told["order"] = "continuous" if strategy.order is None else str(strategy.order)
+    told |= {"inverse_temperature": str(model.inverse_temperature), "threshold": str(model.threshold)}
     if model.steerer is not None:
         tensors, described = model.steerer.export()
         told |= described

@@ -15,7 +15,6 @@ from torch import nn
 
 from steerers._files import StrPath
 from steerers._weights import WeightsError, load, load_into, load_state, load_tensor
-from steerers.matching.strategies import Order
 from steerers.models import dedode, downloads
 from steerers.models.base import Combined, Descriptor, Detector, Extractor
 from steerers.models.compact import Compact, CompactConfig
@@ -25,7 +24,7 @@ from steerers.models.folding import fold_batch_norms
 from steerers.models.frozen import Aliked, Disk, FrozenExtractor, XFeat
 from steerers.models.scales import Pyramid
 from steerers.models.superpoint import SuperPoint
-from steerers.steering.representations import Group
+from steerers.steering.representations import Group, Order
 from steerers.steering.steerer import Steerer
 
 Weights = Mapping[str, Path]

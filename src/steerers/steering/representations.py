@@ -20,10 +20,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+Order = int | None | Literal["default"]
+"""How many rotations are tried: those of C_order, every rotation of SO(2) for None, or what suits a steerer."""
 _TERM = re.compile(r"(\d+)\s*x\s*(-?\d+)")
 
 

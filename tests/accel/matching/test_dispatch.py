@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import angles_of, randn, representations_of, seeds
-from steerers.accel.matching import dispatch, tile_shapes
-from steerers.accel.matching.batching import joined, problems
+from steerers.accel.matching import batching, dispatch, forget_recordings
+from steerers.accel.matching.batching import TileConfig, config_for, fitting, joined, problems
+from steerers.accel.matching.dispatch import uses_kernels
 from steerers.accel.matching.plans import (
     MULTIPLE,
     Operands,
     Plan,
-    Table,
+    Terms,
     alternatives_plan,
     cosine_plan,
     maximum_plan,
@@ -27,10 +28,9 @@ from steerers.accel.matching.plans import (
     rotation_plan,
 )
 from steerers.accel.matching.solver import Task
-from steerers.accel.matching.tile_shapes import Config, config_for, fitting
 from steerers.accel.support import unavailable
-from steerers.matching import forget_recordings, make_strategy
-from steerers.matching.assignment import Options, uses_kernels
+from steerers.matching.assignment import Options
+from steerers.matching.strategies import make_strategy
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 
@@ -81,7 +81,7 @@ def test_bad_options(options: dict[str, str], message: str) -> None:
 
 
 def plan_of(even: int, odd: int, mode: str = "paired") -> Plan:
-    table = Table(torch.zeros(2, 1, even + odd, dtype=torch.int32), torch.zeros(2, 1, even + odd), False)
+    table = Terms(torch.zeros(2, 1, even + odd, dtype=torch.int32), torch.zeros(2, 1, even + odd), False)
     return Plan(mode, table, table, 1, 1, even, odd)  # type: ignore[arg-type]
 
 
@@ -89,7 +89,7 @@ def plan_of(even: int, odd: int, mode: str = "paired") -> Plan:
 def test_chunks_of_coordinates_fit(even: int, odd: int, block_k: int, keep: bool) -> None:
     """A loop takes chunks of one size; unrolled, the last may be another power of two."""
     sizes = (MULTIPLE * even, MULTIPLE * odd)
-    config = fitting(Config(64, 64, block_k, 4, 2, keep=keep), plan_of(*sizes))
+    config = fitting(TileConfig(64, 64, block_k, 4, 2, keep=keep), plan_of(*sizes))
     assert config.block_k <= block_k
     for size in sizes:
         rest = size % config.block_k
@@ -104,15 +104,15 @@ def test_long_descriptions_are_not_kept() -> None:
 
 @pytest.mark.parametrize(("capability", "hopper"), [((8, 9), False), ((9, 0), True), ((10, 0), True), ((12, 0), False)])
 def test_tiles_by_device(capability: tuple[int, int], hopper: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_shapes, "capability", lambda device: capability)
+    monkeypatch.setattr(batching, "capability", lambda device: capability)
     chosen = config_for(cosine_plan(256, CPU), "default", torch.device("cuda"))
-    assert chosen == (tile_shapes.HOPPER["cosine", "default"] if hopper else tile_shapes.ELSEWHERE)
+    assert chosen == (batching.HOPPER["cosine", "default"] if hopper else batching.ELSEWHERE)
 
 
 # Plans ----------------------------------------------------------------------------------------------------------------
 
 
-def coordinates(table: Table, group: int, descriptions: torch.Tensor) -> torch.Tensor:
+def coordinates(table: Terms, group: int, descriptions: torch.Tensor) -> torch.Tensor:
     """(N, K) compared coordinates, as the kernels make them."""
     index, weights = table.index[:, group].long(), table.weights[:, group].double()
     return descriptions[:, index[0]] * weights[0] + descriptions[:, index[1]] * weights[1]
@@ -183,7 +183,7 @@ def test_plans_are_made_once() -> None:
 
 @given(angles_of(Group(None)))
 def test_rotations_of_plans_are_in_one_period(angle: float) -> None:
-    table = Table(torch.zeros(2, 1, 32, dtype=torch.int32), torch.zeros(2, 1, 32), False)
+    table = Terms(torch.zeros(2, 1, 32, dtype=torch.int32), torch.zeros(2, 1, 32), False)
     (wrapped,) = Plan("maximum", table, table, 1, 1, 32, 0, (angle,)).angles.tolist()
     assert -math.pi <= wrapped < math.pi
     assert math.remainder(wrapped - angle, 2 * math.pi) == pytest.approx(0, abs=1e-9)

@@ -16,18 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import helpers
-from steerers.accel.matching import dispatch, results, solver, tile_shapes
+from steerers.accel.matching import batching, dispatch, results, solver
 from steerers.accel.matching.solver import Task, launch
-from steerers.matching import Assignment, Strategy, make_strategy
-from steerers.matching.assignment import Options, assign_all
+from steerers.matching.assignment import Assignment, Options
 from steerers.matching.similarity import Cosine
+from steerers.matching.strategies import SoftmaxStrategy, make_strategy, solve
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
 kernels = pytest.mark.skipif(not INTERPRETED and DEVICE.type == "cpu", reason="needs a GPU or Triton's interpreter")
-SMALL = tile_shapes.Config(16, 16, 16, 4, 2)
+SMALL = batching.TileConfig(16, 16, 16, 4, 2)
 
 
 def test_interpreted(interpret: Callable[[], None]) -> None:
@@ -38,8 +38,8 @@ def test_interpreted(interpret: Callable[[], None]) -> None:
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that few descriptions have several tiles, in few programs; on a GPU they are what they are."""
     if INTERPRETED:
-        tiles = {key: replace(SMALL, keep=config.keep) for key, config in tile_shapes.HOPPER.items()}
-        monkeypatch.setattr(tile_shapes, "HOPPER", tiles)
+        tiles = {key: replace(SMALL, keep=config.keep) for key, config in batching.HOPPER.items()}
+        monkeypatch.setattr(batching, "HOPPER", tiles)
         monkeypatch.setattr(solver, "PREPARED_AT_ONCE", 32)
 
 
@@ -86,9 +86,14 @@ def assert_bit_equal(actual: Assignment, expected: Assignment) -> None:
         assert torch.equal(actual.angles, expected.angles)
 
 
-def both(strategy: Strategy, first: Tensor, second: Tensor) -> tuple[Assignment, Assignment]:
+def by(strategy: SoftmaxStrategy, **options: object) -> SoftmaxStrategy:
+    """The strategy with other options."""
+    return replace(strategy, options=replace(strategy.options, **options))  # type: ignore[arg-type]
+
+
+def both(strategy: SoftmaxStrategy, first: Tensor, second: Tensor) -> tuple[Assignment, Assignment]:
     """Matches of the fused kernels and of the tiled path."""
-    return tuple(replace(strategy, kernels=which).match(first, second) for which in ("fused", "tiled"))  # type: ignore[return-value, arg-type]
+    return by(strategy, kernels="fused").match(first, second), by(strategy, kernels="tiled").match(first, second)
 
 
 # Modes ----------------------------------------------------------------------------------------------------------------
@@ -113,9 +118,9 @@ CASES = [
 EXACT = [("dual-softmax", None), ("max-matches", 4), ("max-similarity", 3), ("max-similarity", 4), ("procrustes", None)]
 
 
-def named(name: str, steerer: Steerer, order: int | None, **options: object) -> Strategy:
+def named(name: str, steerer: Steerer, order: int | None, **options: object) -> SoftmaxStrategy:
     if name == "max-similarity" or order is not None:
-        options["order"] = order
+        options |= {"order": order, "refine": False}
     if name == "subset":
         options["subset_size"] = 15
     return make_strategy(name, steerer.to(DEVICE), **options)  # type: ignore[arg-type]
@@ -181,14 +186,14 @@ def test_float64_stays_exact() -> None:
     with pytest.raises(ValueError, match="have float32, and the descriptions float64"):
         make_strategy("dual-softmax", precision="exact", kernels="fused").match(first, second)
     exact = make_strategy("dual-softmax", precision="exact")
-    assert_bit_equal(exact.match(first, second), replace(exact, kernels="tiled").match(first, second))
+    assert_bit_equal(exact.match(first, second), by(exact, kernels="tiled").match(first, second))
 
 
 @kernels
 def test_strides() -> None:
     steerer = Steerer.spread(40)
     first, second = pair(37, 35, steerer, math.pi / 2)
-    strategy = replace(named("max-similarity", steerer, 4), kernels="fused")
+    strategy = by(named("max-similarity", steerer, 4), kernels="fused")
     expected = strategy.match(first, second)
     wide = torch.zeros(74, 80, device=DEVICE)
     wide[::2, 1::2] = first
@@ -213,7 +218,7 @@ def test_values_that_are_not_finite(value: float, side: int) -> None:
     both_sides = [d.clone() for d in pair(40, 40, Steerer.spread(20))]
     both_sides[side][33, 7] = value
     with pytest.raises(ValueError, match=f"descriptions{side} holds NaN or infinite values"):
-        assign_all([Cosine(*both_sides)], Options(kernels="fused"))
+        solve([Cosine(*both_sides)], Options(kernels="fused")).assignments()
 
 
 # The assignment -------------------------------------------------------------------------------------------------------
@@ -236,14 +241,14 @@ def test_of_equal_ones_the_first(precision: str) -> None:
     strategy = make_strategy("dual-softmax", kernels="fused", precision=precision)
     found_pairs = {(i, j) for i, j in strategy.match(first, second).indices.tolist()}
     assert {(0, 1), (1, 2), (2, 4)} <= found_pairs
-    assert found_pairs == set(by_row(replace(strategy, kernels="tiled").match(first, second))[0])
+    assert found_pairs == set(by_row(by(strategy, kernels="tiled").match(first, second))[0])
 
 
 @kernels
 def test_nothing_matches() -> None:
     first = torch.ones(40, 20, device=DEVICE)
     for name, order in (("dual-softmax", None), ("max-similarity", 4), ("max-matches", 4)):
-        none = replace(named(name, Steerer.spread(20), order, threshold=0.5), kernels="fused").match(first, first)
+        none = by(named(name, Steerer.spread(20), order, threshold=0.5), kernels="fused").match(first, first)
         assert (len(none), none.indices.shape, none.angle) == (0, (0, 2), None)
 
 
@@ -260,7 +265,7 @@ def test_temperature_beyond_what_needs_no_shift() -> None:
 def test_always_the_same() -> None:
     steerer = Steerer.freq1(40)
     first, second = pair(23, 20, steerer, 1.0)
-    strategy = replace(named("procrustes", steerer, None), kernels="fused")
+    strategy = by(named("procrustes", steerer, None), kernels="fused")
     assert_bit_equal(strategy.match(first, second), strategy.match(first, second))
 
 
@@ -272,7 +277,7 @@ def test_always_the_same() -> None:
 def test_batches(name: str, order: int | None) -> None:
     steerer = Steerer.spread(20)
     pairs = [pair(n, m, steerer, math.pi / 2, seed=n) for n, m in ((18, 10), (5, 17), (0, 4), (7, 0))]
-    strategy = replace(named(name, steerer, order), kernels="fused")
+    strategy = by(named(name, steerer, order), kernels="fused")
     together = strategy.match_batch([first for first, _ in pairs], [second for _, second in pairs])
     for (first, second), actual in zip(pairs, together, strict=True):
         assert_bit_equal(actual, strategy.match(first, second))
@@ -301,10 +306,9 @@ def test_a_small_budget_changes_nothing(name: str, order: int | None, monkeypatc
         from steerers.matching.extrema import Continuous
 
         similarity = Continuous(strategy._harmonics(first, second))  # type: ignore[attr-defined]
-    operands = similarity.operands()
+    operands = dispatch.operands(similarity)
     whole, parts = (
-        launch([operands], Task(config=SMALL, budget=budget, graphs=False)).assignments()[0]
-        for budget in (1 << 30, 5000)
+        launch([operands], Task(config=SMALL, budget=budget)).assignments()[0] for budget in (1 << 30, 5000)
     )
     for actual, expected in zip(parts, whole, strict=True):
         assert_same(actual, expected, scores=1e-6)
@@ -316,7 +320,7 @@ def test_sorting_many_is_counting_few(name: str, order: int | None, monkeypatch:
     steerer = Steerer.freq1(20)
     first, second = pair(20, 17, steerer, math.pi / 2)
     first[5:9], second[12:14] = first[4], second[11]  # equal scores
-    strategy = replace(named(name, steerer, order, threshold=0.0), kernels="fused")
+    strategy = by(named(name, steerer, order, threshold=0.0), kernels="fused")
     counted = strategy.match(first, second)
     monkeypatch.setattr(results, "MOST_COMPARED", 0)
     assert_bit_equal(counted, strategy.match(first, second))
@@ -330,11 +334,15 @@ def test_sorting_many_is_counting_few(name: str, order: int | None, monkeypatch:
 def test_recordings_find_the_same(name: str, order: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     steerer = Steerer.spread(20)
     pairs = [pair(18, 17, steerer, math.pi / 2, seed=seed) for seed in range(3)]
-    strategy = replace(named(name, steerer, order), kernels="fused", graphs=False)
+    strategy = by(named(name, steerer, order), kernels="fused", graphs=False)
     expected = [strategy.match(*each) for each in pairs]
+
+    def replayed(self: dispatch.Fused, *, ordered: bool) -> results.Results:
+        return dispatch._replayed(self.operands[0], Task(self.options, ordered))
+
     if INTERPRETED:  # nothing is recorded there, but it takes the same way
-        monkeypatch.setattr(dispatch, "solve", lambda operands, task: dispatch._replayed(operands[0], task))
-    recorded = replace(strategy, graphs=True)
+        monkeypatch.setattr(dispatch.Fused, "_launch", replayed)
+    recorded = by(strategy, graphs=True)
     for each, plain in zip(pairs, expected, strict=True):
         assert_bit_equal(recorded.match(*each), plain)
     dispatch.forget_recordings()
@@ -355,7 +363,7 @@ def test_a_recording_that_fails_is_no_failure(monkeypatch: pytest.MonkeyPatch) -
     failing = Failing()
     monkeypatch.setattr(dispatch, "_recordings", lambda: failing)
     first, second = pair(18, 17, Steerer.spread(20))
-    operands = Cosine(first, second).operands()
+    operands = dispatch.operands(Cosine(first, second))
     assert operands is not None
     with pytest.warns(RuntimeWarning, match=r"launched step by step from here on: operation not permitted"):
         actual = dispatch._replayed(operands, Task()).assignments()[0][0]

@@ -181,7 +181,7 @@ def test_keypoints(
 
 @interpreted
 def test_trying_out() -> None:
-    from steerers.accel.trial import try_out
+    from steerers.accel.common_kernels import try_out
 
     try_out(torch.device("cpu"))
 

@@ -20,7 +20,6 @@ from steerers.benchmarks.speed.matching import (
 )
 from steerers.benchmarks.speed.measure import Cost
 from steerers.benchmarks.speed.subjects import plant_pair, steerer_for
-from steerers.matching import STRATEGIES
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 
@@ -128,10 +127,6 @@ def test_no_textbook_of_tta() -> None:
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
-
-
-def test_every_strategy_with_a_textbook_form_is_measured() -> None:
-    assert set(MEASURED) == set(STRATEGIES) - {"tta", "mutual-nearest"}
 
 
 @pytest.mark.parametrize("order", [4, 7])

@@ -17,7 +17,7 @@ from steerers.benchmarks.speed.runtime import make_report, measure_model, summar
 from steerers.benchmarks.speed.subjects import RuntimeSettings, Subject, list_subjects
 from steerers.features import Keypoints
 from steerers.matching.assignment import Assignment
-from steerers.matching.strategies import STRATEGIES, DualSoftmax
+from steerers.matching.strategies import NAMES, DualSoftmax
 from steerers.models.base import Extractor
 from steerers.models.zoo import Model
 from steerers.steering.steerer import Steerer
@@ -104,7 +104,7 @@ def test_augmentation_describes_every_rotation(clock: Clock) -> None:
 def test_every_strategy_is_timed() -> None:
     labels = [subject.label for subject in list_subjects(Model("m", Slow()))]
     assert labels[0] == "m:dual-softmax"
-    assert {label.split(":")[1] for label in labels} == set(STRATEGIES)
+    assert {label.split(":")[1] for label in labels} == set(NAMES)
     assert {"m:tta:4", "m:tta:8", "m:max-matches:4", "m:subset:8", "m:max-similarity:continuous"} <= set(labels)
     assert len(labels) == len(set(labels))
 
@@ -133,7 +133,7 @@ def test_half_of_what_is_matched_corresponds() -> None:
     model = Model("m", Long())
     planted = subjects.plant_descriptions(RuntimeSettings(num_keypoints=1200), model.extractor.dim, CPU)
     for subject in list_subjects(model):
-        found = subjects.match_pair(subject.strategy, planted)
+        found = subjects.match_pair(subject, planted)
         assert 150 < len(found) <= 1200
         if subject.strategy.name in ("dual-softmax", "tta", "max-matches"):
             assert 300 < len(found) < 700

@@ -1,21 +1,82 @@
-"""Problems that the fused kernels solve: how they lie in memory, and how much of it they take."""
+"""Problems that the fused kernels solve: shapes of their tiles, how they lie in memory, and how much they take."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from steerers.accel.matching.plans import Plan, Table
-from steerers.accel.matching.tile_shapes import Config
+from steerers.accel.matching.plans import Plan, Terms
+from steerers.accel.support import capability
 from steerers.matching.assignment import Precision
 
+SHARED_MEMORY = 128 << 10
+"""Bytes that the columns and rows of one program may take if they are kept; Hopper has 227 KiB."""
 Pairs = tuple[tuple[int, int, int, int], ...]
 """(row_start, n, col_start, m) of pairs of descriptions."""
+
+
+# Shapes of tiles ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    """Shape of a tile, how much of the coordinates is multiplied at once, and what the compiler is told."""
+
+    block_n: int
+    block_m: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+    swizzle: int = 8
+    keep: bool = False
+    """Whether a program keeps all coordinates of its columns while it goes through the groups of rows."""
+
+
+HOPPER: dict[tuple[str, Precision], TileConfig] = {
+    ("cosine", "default"): TileConfig(128, 128, 64, 4, 3),
+    ("maximum", "default"): TileConfig(128, 128, 64, 8, 3),
+    ("paired", "default"): TileConfig(64, 64, 128, 4, 2, keep=True),
+    ("modulus", "default"): TileConfig(128, 64, 64, 4, 3),
+    ("cosine", "exact"): TileConfig(128, 64, 32, 4, 2),
+    ("maximum", "exact"): TileConfig(64, 64, 32, 4, 2),
+    ("paired", "exact"): TileConfig(128, 128, 16, 8, 3),
+    ("modulus", "exact"): TileConfig(64, 64, 32, 4, 2),
+}
+"""The best found on an H200, over N = 5000 and 20000, where some descriptions match."""
+NOT_KEPT = TileConfig(128, 128, 32, 8, 4)
+"""On Hopper, for descriptions that are too long to be kept."""
+ELSEWHERE = TileConfig(64, 64, 32, 4, 2)
+"""Fits every GPU that is supported."""
+
+
+def config_for(plan: Plan, precision: Precision, device: torch.device) -> TileConfig:
+    """The tile for a plan."""
+    single = plan.mode == "maximum" and plan.groups == 1
+    hopper = device.type != "cuda" or capability(device)[0] in (9, 10)  # later ones may have less shared memory
+    config = HOPPER["cosine" if single else plan.mode, precision] if hopper else ELSEWHERE
+    size = (plan.even + plan.odd) * (4 if precision == "exact" else 2)
+    if config.keep and size * (config.block_m + config.num_stages * config.block_n) > SHARED_MEMORY:
+        config = NOT_KEPT
+    return fitting(config, plan)
+
+
+def fitting(config: TileConfig, plan: Plan) -> TileConfig:
+    """The config with a ``block_k`` that divides the numbers of coordinates, or leaves a power of two where kept."""
+    if not config.keep or plan.mode == "modulus":
+        return replace(config, block_k=math.gcd(config.block_k, plan.even, plan.odd), keep=False)
+    block_k = config.block_k
+    while any((rest := size % block_k) & (rest - 1) for size in (plan.even, plan.odd)):
+        block_k //= 2
+    return replace(config, block_k=block_k)
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -23,7 +84,7 @@ class Footprint:
     """Bytes that problems take."""
 
     plan: Plan
-    config: Config
+    config: TileConfig
     precision: Precision
 
     @property
@@ -85,7 +146,7 @@ class Job:
     raw0: Tensor  # (rows of all pairs, D)
     raw1: Tensor
     pairs: Pairs
-    rows: Table
+    rows: Terms
     alternatives: int
     first: int  # of the problems found
     cols: Tensor  # prepared

@@ -12,6 +12,8 @@ of a problem repeat its last one and are taken out again where it matters.
 import triton
 import triton.language as tl
 
+from steerers.accel.common_kernels import key
+
 NOBODY = tl.constexpr(-(1 << 63))
 """The key of a row or column that nothing was found for: less than every other."""
 
@@ -195,25 +197,6 @@ def logs(
 # The second pass ------------------------------------------------------------------------------------------------------
 
 
-@triton.jit
-def _key(value, index):
-    """An integer that orders by value, then the lower index first."""
-    bits = value.to(tl.int32, bitcast=True)
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return (ordered.to(tl.int64) << 32) | (0xFFFFFFFF - index.to(tl.int64))
-
-
-@triton.jit
-def _value_of(key):
-    ordered = (key >> 32).to(tl.int32)
-    return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _index_of(key):
-    return 0xFFFFFFFF - (key & 0xFFFFFFFF)
-
-
 @triton.jit(do_not_specialize=["num_rows", "row_offset", "n_max", "m_max", "tiles_n", "tiles_m"])
 def best(
     rows, cols, table, row_logs, col_logs, tile_best, row_best, col_best, scale, least, num_rows, row_offset,
@@ -238,7 +221,7 @@ def best(
             nobody = 0x7FFFFFFF
             top = tl.max(log_p, axis=1)
             where = tl.min(tl.where(log_p == top[:, None], j[None, :], nobody), axis=1)
-            tl.atomic_max(row_best + row_at, _key(top, where), mask=(i < n) & (top >= least), sem="relaxed")
+            tl.atomic_max(row_best + row_at, key(top, where), mask=(i < n) & (top >= least), sem="relaxed")
             top = tl.max(log_p, axis=0)
             where = tl.min(tl.where(log_p == top[None, :], i[:, None], nobody), axis=0) + row_offset
-            tl.atomic_max(col_best + col_at, _key(top, where), mask=(j < m) & (top >= least), sem="relaxed")
+            tl.atomic_max(col_best + col_at, key(top, where), mask=(j < m) & (top >= least), sem="relaxed")

@@ -17,9 +17,10 @@ products of rows and columns become a score is the plan's mode:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from typing import Literal
+from functools import cached_property, lru_cache, wraps
+from typing import Literal, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,6 +29,7 @@ from torch import Tensor
 from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
 
+Key = TypeVarTuple("Key")
 Mode = Literal["maximum", "paired", "modulus"]
 MULTIPLE = 32
 """What the numbers of even and of odd coordinates are padded to: the most that a kernel multiplies at once divides it
@@ -36,7 +38,7 @@ NEGLIGIBLE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class Terms:
     """The two terms of every compared coordinate, for G groups."""
 
     index: Tensor  # (2, G, K) int32
@@ -53,11 +55,11 @@ class Table:
         """K, padding included."""
         return int(self.index.shape[2])
 
-    def select(self, start: int, stop: int) -> Table:
+    def select(self, start: int, stop: int) -> Terms:
         """Some of the groups."""
         if stop - start == self.groups:
             return self
-        return Table(self.index[:, start:stop].contiguous(), self.weights[:, start:stop].contiguous(), self.two)
+        return Terms(self.index[:, start:stop].contiguous(), self.weights[:, start:stop].contiguous(), self.two)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +75,8 @@ class Plan:
     """
 
     mode: Mode
-    rows: Table
-    cols: Table
+    rows: Terms
+    cols: Terms
     groups: int
     alternatives: int
     even: int
@@ -102,62 +104,72 @@ class Operands:
     """Bytes of the descriptions if they were made for this comparison; the kernels then keep to that much less."""
 
 
+@lru_cache(maxsize=64)
 def cosine_plan(dim: int, device: torch.device) -> Plan:
     """The plain cosine of descriptions of length ``dim``."""
-    return _cosine_plan(dim, str(device))
+    terms = _terms([torch.eye(dim, dtype=torch.float64)], [list(range(dim))], device)
+    assert terms is not None
+    return Plan("maximum", terms, terms, 1, 1, terms.width, 0)
 
 
-@lru_cache(maxsize=64)
-def _cosine_plan(dim: int, device: str) -> Plan:
-    table = _table([torch.eye(dim, dtype=torch.float64)], [list(range(dim))], device)
-    assert table is not None
-    return Plan("maximum", table, table, 1, 1, table.width, 0)
+def _once(make: Callable[[Steerer, *Key], Plan | None]) -> Callable[[Steerer, *Key], Plan | None]:
+    """Plans of a fixed steerer are made once, and live as long as it does; of a learned one there are none."""
+    made: WeakKeyDictionary[Steerer, dict[tuple[*Key], Plan | None]] = WeakKeyDictionary()
+
+    @wraps(make)
+    def kept(steerer: Steerer, /, *key: *Key) -> Plan | None:
+        plans = made.setdefault(steerer, {})
+        if key not in plans:
+            plans[key] = None if steerer.representation is None else make(steerer, *key)
+        return plans[key]
+
+    return kept
 
 
-_kept: WeakKeyDictionary[Steerer, dict[tuple[str, int | None, str], Plan | None]] = WeakKeyDictionary()
-
-
+@_once
 def maximum_plan(steerer: Steerer, order: int, device: torch.device) -> Plan | None:
     """The largest cosine after the rotations of C_order by a fixed steerer."""
-    return _keep(steerer, "maximum", order, device)
+    return _rotated(steerer, order, device, maximum=True)
 
 
+@_once
 def alternatives_plan(steerer: Steerer, order: int, device: torch.device) -> Plan | None:
     """The cosines after each rotation of C_order by a fixed steerer, as alternatives."""
-    return _keep(steerer, "alternatives", order, device)
+    return _rotated(steerer, order, device, maximum=False)
 
 
+@_once
 def rotation_plan(steerer: Steerer, order: int, step: int, device: torch.device) -> Plan | None:
     """The cosine after ``step`` times the smallest rotation of C_order."""
-    return _keep(steerer, f"rotation {step}", order, device)
+    plan = alternatives_plan(steerer, order, device)
+    return None if plan is None else replace(plan, rows=plan.rows.select(step, step + 1), alternatives=1)
 
 
+@_once
 def modulus_plan(steerer: Steerer, order: int | None, device: torch.device) -> Plan | None:
     """The largest cosine after any rotation, for a fixed steerer of one frequency above zero."""
-    return _keep(steerer, "modulus", order, device)
-
-
-def _keep(steerer: Steerer, kind: str, order: int | None, device: torch.device) -> Plan | None:
-    plans = _kept.setdefault(steerer, {})
-    key = (kind, order, str(device))
-    if key not in plans:
-        plans[key] = _make(steerer, kind, order, str(device))
-    return plans[key]
-
-
-def _make(steerer: Steerer, kind: str, order: int | None, device: str) -> Plan | None:
-    if steerer.representation is None:
+    representation = steerer.representation
+    assert representation is not None
+    if order is not None:
+        representation = representation.restrict(order)
+    frequencies = list(representation.multiplicities())
+    if len(frequencies) != 1 or any(size != 2 for _, size in representation.blocks()):
         return None
-    if kind == "modulus":
-        return _modulus(steerer, order, device)
-    assert order is not None
-    if kind.startswith("rotation"):
-        plan, step = _keep(steerer, "alternatives", order, torch.device(device)), int(kind.split()[1])
-        return None if plan is None else replace(plan, rows=plan.rows.select(step, step + 1), alternatives=1)
-    return _rotated(steerer, order, device, maximum=kind == "maximum")
+    in_phase, quadrature = _complex(representation)
+    blocks = steerer.to_blocks(torch.eye(steerer.dim, dtype=torch.float64, device=steerer.generator().device)).mT.cpu()
+    everything = [list(range(steerer.dim))]
+    rows = _terms([in_phase @ blocks], everything, device)
+    cols = _terms(
+        [torch.cat([in_phase, quadrature]) @ blocks],
+        [everything[0], [k + steerer.dim for k in everything[0]]],
+        device,
+    )
+    if rows is None or cols is None:
+        return None
+    return Plan("modulus", rows, cols, 1, 1, rows.width, 0, (), frequencies[0])
 
 
-def _rotated(steerer: Steerer, order: int, device: str, *, maximum: bool) -> Plan | None:
+def _rotated(steerer: Steerer, order: int, device: torch.device, *, maximum: bool) -> Plan | None:
     angles = Group(order).angles()
     matrices = [steerer.matrix(float(angle)).detach().double().cpu() for angle in angles]
     rotations = tuple(angles.tolist())
@@ -168,8 +180,8 @@ def _rotated(steerer: Steerer, order: int, device: str, *, maximum: bool) -> Pla
         return None
     basis, parts = split or (identity, [list(range(steerer.dim))])
     tried = matrices[: order // 2] if paired else matrices
-    rows = _table([basis @ matrix for matrix in tried], parts, device)
-    cols = _table([basis], parts, device)
+    rows = _terms([basis @ matrix for matrix in tried], parts, device)
+    cols = _terms([basis], parts, device)
     if rows is None or cols is None:
         return None
     if paired:
@@ -203,28 +215,6 @@ def _halves(half_turn: Tensor) -> tuple[Tensor, list[list[int]]] | None:
     return basis, [even, odd]
 
 
-def _modulus(steerer: Steerer, order: int | None, device: str) -> Plan | None:
-    representation = steerer.representation
-    assert representation is not None
-    if order is not None:
-        representation = representation.restrict(order)
-    frequencies = list(representation.multiplicities())
-    if len(frequencies) != 1 or any(size != 2 for _, size in representation.blocks()):
-        return None
-    in_phase, quadrature = _complex(representation)
-    blocks = steerer.to_blocks(torch.eye(steerer.dim, dtype=torch.float64, device=steerer.generator().device)).mT.cpu()
-    everything = [list(range(steerer.dim))]
-    rows = _table([in_phase @ blocks], everything, device)
-    cols = _table(
-        [torch.cat([in_phase, quadrature]) @ blocks],
-        [everything[0], [k + steerer.dim for k in everything[0]]],
-        device,
-    )
-    if rows is None or cols is None:
-        return None
-    return Plan("modulus", rows, cols, 1, 1, rows.width, 0, (), frequencies[0])
-
-
 def _complex(representation: Representation) -> tuple[Tensor, Tensor]:
     """(D, D) matrices that bring every block to rotate the same way, and that then rotate it a quarter back."""
     in_phase = torch.eye(representation.dim, dtype=torch.float64)
@@ -241,7 +231,7 @@ def _padded(size: int) -> int:
     return -(-size // MULTIPLE) * MULTIPLE
 
 
-def _table(matrices: list[Tensor], parts: list[list[int]], device: str) -> Table | None:
+def _terms(matrices: list[Tensor], parts: list[list[int]], device: torch.device) -> Terms | None:
     """The rows of matrices (D', D), part by part with padding; ``None`` if one has more than two entries."""
     width = sum(_padded(len(part)) for part in parts)
     index = torch.zeros(2, len(matrices), width, dtype=torch.int32)
@@ -259,4 +249,4 @@ def _table(matrices: list[Tensor], parts: list[list[int]], device: str) -> Table
             weights[:terms, g, start : start + len(part)] = values[part].mT.float()
             start += _padded(len(part))
     index = torch.where(weights == 0, 0, index)
-    return Table(index.to(device), weights.to(device), bool((weights[1] != 0).any()))
+    return Terms(index.to(device), weights.to(device), bool((weights[1] != 0).any()))

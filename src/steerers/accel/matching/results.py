@@ -1,4 +1,4 @@
-"""What the fused kernels found, still on the device, and how it becomes assignments with one wait."""
+"""What the fused kernels wrote, still on the device, and how it becomes assignments with one wait."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from steerers.accel.matching.batching import cdiv
-from steerers.accel.matching.modes import mode_of_few
 from steerers.accel.matching.plans import Plan
+from steerers.geometry import circular_mode
 from steerers.matching.assignment import Assignment
 
 MOST_COMPARED = 1 << 28
@@ -33,7 +33,7 @@ class Ordered:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class Results:
     """P problems of up to N rows: pairs of so many alternatives each.
 
     Attributes:
@@ -53,7 +53,7 @@ class Found:
     ordered: Ordered | None = None
 
     @classmethod
-    def empty(cls, plan: Plan, alternatives: int, pairs: int, n_max: int, device: torch.device) -> Found:
+    def empty(cls, plan: Plan, alternatives: int, pairs: int, n_max: int, device: torch.device) -> Results:
         """To be filled by the kernels."""
         problems = pairs * alternatives
         rotation = None
@@ -148,4 +148,4 @@ class Found:
 
     def _angle(self, numbers: list[int]) -> float | None:
         count, weights = numbers[0], numbers[2:]
-        return mode_of_few(self.plan.rotations, tuple(weights)) if weights and count else None
+        return circular_mode(self.plan.rotations, weights) if weights and count else None

@@ -6,7 +6,8 @@ Importing this needs Triton.
 import triton
 import triton.language as tl
 
-from steerers.accel.matching.kernels import NOBODY, _index_of, _key, _value_of
+from steerers.accel.common_kernels import index_of, rank, value_of
+from steerers.accel.matching.kernels import NOBODY
 
 FIXED = tl.constexpr(1 << 32)
 """Probabilities are added up as whole multiples of its inverse: such sums do not depend on their order."""
@@ -114,7 +115,7 @@ def _pair_score(
     MODE: tl.constexpr, GROUPS: tl.constexpr, TABLES: tl.constexpr, EVEN: tl.constexpr, ODD: tl.constexpr,
     TWO0: tl.constexpr, TWO1: tl.constexpr, DIM: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """The cosine of one pair from the descriptions themselves, at which rotate, and its even and odd product there."""
+    """The cosine of one pair from the descriptions themselves, its rotation, and its even and odd product there."""
     largest0, rest0, _ = _length(base0, stride0, dim, DIM)
     largest1, rest1, _ = _length(base1, stride1, dim, DIM)
     step0: tl.constexpr = TABLES * (EVEN + ODD)
@@ -172,8 +173,8 @@ def finish(
     row_at, col_at = p.to(tl.int64) * n_max + i, p.to(tl.int64) * m_max
     key = tl.load(row_best + row_at, mask=i < n, other=NOBODY)
     found = key != NOBODY
-    j = tl.where(found, _index_of(key), 0)
-    mutual = _index_of(tl.load(col_best + col_at + j, mask=found, other=NOBODY)) == i
+    j = tl.where(found, index_of(key), 0)
+    mutual = index_of(tl.load(col_best + col_at + j, mask=found, other=NOBODY)) == i
     out_at = (first + p).to(tl.int64) * n_max + i
     if found & mutual:
         table_at = alternative * GROUPS * (EVEN + ODD)
@@ -185,7 +186,7 @@ def finish(
         score = cosine * scale
         row_log, col_log = tl.load(row_logs + row_at), tl.load(col_logs + col_at + j)
         # The sums hold this pair's term from the tile, rounded: the better one takes its place.
-        rounded, term = tl.exp2((_value_of(key) + row_log + col_log) * 0.5), tl.exp2(score)
+        rounded, term = tl.exp2((value_of(key) + row_log + col_log) * 0.5), tl.exp2(score)
         row_log, col_log = _replaced(row_log, rounded, term), _replaced(col_log, rounded, term)
         value = tl.minimum(tl.exp2(2 * score - row_log - col_log), 1.0)
         tl.store(probability + out_at, tl.where(value > threshold, value, -1.0))
@@ -214,22 +215,15 @@ def arrange(
 ):  # fmt: skip
     """The rows of problems from ``first``, the largest probability first and of equal ones the lower row.
 
-    Each row counts those before it, which for some thousand takes less time than the passes of a sort. ``ROTATION``
-    says what ``rotation`` holds: "none", the "number" of one of ``rotation_angles``, or a complex "product", which is
-    put into ``angles`` as it is.
+    ``ROTATION`` says what ``rotation`` holds: "none", the "number" of one of ``rotation_angles``, or a complex
+    "product", which is put into ``angles`` as it is.
     """
     p = tl.program_id(1)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     valid = i < n_max
     start = (first + p).to(tl.int64) * n_max
     value = tl.load(probability + start + i, mask=valid, other=-2.0)
-    key = _key(value, i)
-    before = tl.zeros((BLOCK, STEP), dtype=tl.int32)
-    for first_j in range(0, n_max, STEP):
-        j = first_j + tl.arange(0, STEP)
-        other = _key(tl.load(probability + start + j, mask=j < n_max, other=-2.0), j)
-        before += (other[None, :] > key[:, None]).to(tl.int32)
-    at = p.to(tl.int64) * n_max + tl.sum(before, axis=1)
+    at = p.to(tl.int64) * n_max + rank(probability + start, n_max, value, i, BLOCK, STEP)
     tl.store(scores + at, value, mask=valid)
     tl.store(indices + 2 * at, i.to(tl.int64), mask=valid)
     tl.store(indices + 2 * at + 1, tl.load(partner + start + i, mask=valid, other=0), mask=valid)

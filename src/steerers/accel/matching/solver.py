@@ -9,16 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from steerers.accel.matching.batching import Chunk, Footprint, Job, Pairs, State, cdiv, joined, on_device, problems
-from steerers.accel.matching.plans import Operands, Plan, Table
-from steerers.accel.matching.results import Found
-from steerers.accel.matching.tile_shapes import Config, config_for, fitting
-from steerers.matching.assignment import Precision
+from steerers.accel.matching.batching import (
+    Chunk,
+    Footprint,
+    Job,
+    Pairs,
+    State,
+    TileConfig,
+    cdiv,
+    config_for,
+    fitting,
+    joined,
+    on_device,
+    problems,
+)
+from steerers.accel.matching.plans import Operands, Plan, Terms
+from steerers.accel.matching.results import Results
+from steerers.matching.assignment import Options
 from steerers.matching.similarity import check_finite
 
 BUDGET = 54 << 20
@@ -41,69 +53,68 @@ class Task:
     """What is asked of the kernels, besides descriptions and plan.
 
     Attributes:
-        ordered: whether all that is found is wanted in order; otherwise that of single problems may be.
-        graphs: whether to record and replay CUDA graphs.
+        ordered: whether all matches are wanted in order; otherwise those of single problems may be.
         config: instead of the one for the device.
     """
 
-    inverse_temperature: float = 20.0
-    threshold: float = 0.01
-    precision: Precision = "default"
+    options: Options = field(default_factory=Options)
     ordered: bool = True
-    graphs: bool = True
-    config: Config | None = None
+    config: TileConfig | None = None
     budget: int = BUDGET
 
-    def config_for(self, plan: Plan, device: torch.device) -> Config:
+    def config_for(self, plan: Plan, device: torch.device) -> TileConfig:
         """The shape of tiles."""
-        return config_for(plan, self.precision, device) if self.config is None else fitting(self.config, plan)
+        if self.config is not None:
+            return fitting(self.config, plan)
+        return config_for(plan, self.options.precision, device)
 
 
-def launch(operands: Sequence[Operands], task: Task) -> Found:
+def launch(operands: Sequence[Operands], task: Task) -> Results:
+    """Launch everything for pairs of descriptions that share a plan; nothing is waited for."""
     plan, matrices, device = operands[0].plan, operands[0].matrices, operands[0].descriptions0.device
     alternatives = plan.alternatives if matrices is None else len(matrices)
     rows, cols = [pair.descriptions0 for pair in operands], [pair.descriptions1 for pair in operands]
     n_max, m_max = max(map(len, rows)), max(map(len, cols))
-    found = Found.empty(plan, alternatives, len(operands), n_max, device)
+    results = Results.empty(plan, alternatives, len(operands), n_max, device)
     if not n_max or not m_max:
         for pair in operands:
             check_finite(pair.descriptions0, pair.descriptions1)
-        found.probability.fill_(-1.0)
-        return found
+        results.probability.fill_(-1.0)
+        return results
     copies = sum(pair.copied for pair in operands)
     if matrices is not None:
         copies += n_max * matrices.shape[1] * matrices.element_size()
-    solver = Solver(found, plan, task.config_for(plan, device), task, task.budget - copies)
+    solver = Solver(results, plan, task.config_for(plan, device), task, task.budget - copies)
     with on_device(device):
         if matrices is None:
             solver.solve(rows, cols, 0)
-            return found
+            return results
         for b, (row, col) in enumerate(zip(rows, cols, strict=True)):
             for k, matrix in enumerate(matrices):
                 solver.solve([row.to(matrix.dtype) @ matrix.mT], [col], b * alternatives + k)
-    return found
+    return results
 
 
 @dataclass(frozen=True, eq=False)
 class Solver:
     """Launches the kernels for one kind of problem."""
 
-    found: Found
+    results: Results
     plan: Plan
-    config: Config
+    config: TileConfig
     task: Task
     budget: int
 
     @property
     def scale(self) -> float:
         """Of cosines, to units of log 2."""
-        return self.task.inverse_temperature * LOG2_E
+        return self.task.options.inverse_temperature * LOG2_E
 
     # What fits into the budget ----------------------------------------------------------------------------------------
 
     @property
     def footprint(self) -> Footprint:
-        return Footprint(self.plan, self.config, self.task.precision)
+        return Footprint(self.plan, self.config, self.task.options.precision)
 
     def _left(self, m: int) -> int:
         """Of the budget beside prepared columns."""
@@ -137,7 +148,7 @@ class Solver:
 
     def _ranges(self, job: Job) -> list[tuple[int, int]]:
         """Ranges of rows that fit; several only for a single problem."""
-        n_max, m_max = self.found.probability.shape[1], max(pair[3] for pair in job.pairs)
+        n_max, m_max = self.results.probability.shape[1], max(pair[3] for pair in job.pairs)
         if job.problems > 1 or self.footprint.problem(n_max, m_max) <= self._left(m_max):
             return [(0, n_max)]
         n, block = job.pairs[0][1], self.config.block_n
@@ -149,7 +160,7 @@ class Solver:
 
     def _run(self, job: Job) -> None:
         ranges, m_max = self._ranges(job), max(pair[3] for pair in job.pairs)
-        n_max, device = self.found.probability.shape[1], job.raw0.device
+        n_max, device = self.results.probability.shape[1], job.raw0.device
         tiles_n, tiles_m = cdiv(n_max, self.config.block_n), cdiv(m_max, self.config.block_m)
         state = State(job.problems, n_max, m_max, tiles_n, tiles_m, device)
         col_sums = state.col_logs if len(ranges) == 1 else torch.empty(m_max, dtype=torch.float64, device=device)
@@ -175,7 +186,7 @@ class Solver:
         table = problems(pairs, job.alternatives, len(raw), str(raw.device))
         return Chunk(rows, table, start, stop, cdiv(stop - start, self.config.block_n))
 
-    def _prepare(self, raw: Tensor, pairs: Pairs, table: Table, *, side: int) -> Tensor:
+    def _prepare(self, raw: Tensor, pairs: Pairs, table: Terms, *, side: int) -> Tensor:
         from steerers.accel.matching import row_kernels
 
         out = torch.empty(table.groups, len(raw), table.width, dtype=self.footprint.dtype, device=raw.device)
@@ -186,7 +197,7 @@ class Solver:
         parts = cdiv(chunks, MOST_UNROLLED)
         row_kernels.prepare[(cdiv(longest, block_n), len(pairs), parts)](
             raw, raw.stride(0), raw.stride(1), out, table.index, table.weights,
-            problems(pairs, 1, 0, str(raw.device)), self.found.stats, len(raw), raw.shape[1],
+            problems(pairs, 1, 0, str(raw.device)), self.results.stats, len(raw), raw.shape[1],
             SIDE=side, GROUPS=table.groups, WIDTH=table.width, TWO=table.two,
             DIM=block_d, BLOCK_N=block_n, BLOCK_K=PREPARED_WIDTH, CHUNKS=cdiv(chunks, parts), num_warps=4,
         )  # fmt: skip
@@ -232,8 +243,8 @@ class Solver:
     def _best(self, job: Job, chunk: Chunk, state: State, m_max: int) -> None:
         from steerers.accel.matching import kernels
 
-        threshold = self.task.threshold
-        least = math.log2(threshold) - SLACK[self.task.precision] if threshold > 0 else -math.inf
+        threshold = self.task.options.threshold
+        least = math.log2(threshold) - SLACK[self.task.options.precision] if threshold > 0 else -math.inf
         tiles_m = state.tile_best.shape[1]
         kernels.best[(chunk.tiles * tiles_m, job.problems)](
             chunk.rows, job.cols, chunk.table, state.row_logs[chunk.start :], state.col_logs,
@@ -245,16 +256,17 @@ class Solver:
     def _finish(self, job: Job, state: State, m_max: int) -> None:
         from steerers.accel.matching import row_kernels
 
-        plan, found, rows, cols = self.plan, self.found, job.rows, self.plan.cols
-        n_max, groups = found.probability.shape[1], _power_of_two(plan.groups)
+        plan, results, rows, cols = self.plan, self.results, job.rows, self.plan.cols
+        rotation = results.partner if results.rotation is None else results.rotation
+        n_max, groups = results.probability.shape[1], _power_of_two(plan.groups)
         width = min(_power_of_two(max(plan.even, plan.odd)), max(16, FINISHED_AT_ONCE // groups))
         row_kernels.finish[(n_max, job.problems)](
             job.raw0, *job.raw0.stride(), job.raw1, *job.raw1.stride(),
             rows.index, rows.weights, cols.index, cols.weights,
             problems(job.pairs, job.alternatives, len(job.raw0), str(job.raw0.device)),
             state.row_logs, state.col_logs, state.row_best, state.col_best,
-            found.probability, found.partner, found.partner if found.rotation is None else found.rotation, found.stats,
-            self.scale, self.task.threshold, job.first, n_max, m_max, len(job.raw0), job.raw0.shape[1],
+            results.probability, results.partner, rotation, results.stats,
+            self.scale, self.task.options.threshold, job.first, n_max, m_max, len(job.raw0), job.raw0.shape[1],
             MODE=plan.mode, GROUPS=plan.groups, TABLES=rows.groups, EVEN=plan.even, ODD=plan.odd,
             ROTATIONS=len(plan.rotations), TWO0=rows.two, TWO1=cols.two,
             DIM=_power_of_two(job.raw0.shape[1]), BLOCK_G=groups, BLOCK_K=width, num_warps=1,

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from steerers.accel.common_kernels import rank
 from steerers.accel.networks.keypoint_kernels import at
 
 _TILE = 128  # cells
@@ -175,31 +176,17 @@ def candidates(logits: Tensor, masks: Tensor | None, size: int, border: int, tex
 
 
 @triton.jit
-def _order(score):
-    """What is no number comes last."""
-    return tl.where(score - score == 0.0, score, -2.0)
-
-
-@triton.jit
 def _arrange(
     xy, scores, descriptions, out_xy, out_scores, out_diameters, out_descriptions, stats, batch, first, count, whole,
     kept, ratio_x, ratio_y, diameter, width, stride, WIDTH: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """Each counts those before it, which for some thousand takes less time than the passes of a sort."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     image = tl.program_id(1).to(tl.int64)
     real = i < count
     score = tl.load(scores + image * whole + first + i, mask=real, other=-1.0)
-    mine = _order(score)
-    before = tl.zeros((BLOCK, STEP), tl.int32)
-    for start in range(0, whole, STEP):
-        j = start + tl.arange(0, STEP)
-        other = _order(tl.load(scores + image * whole + j, mask=j < whole, other=-3.0))
-        ahead = (other[None, :] == mine[:, None]) & (j[None, :] < (first + i)[:, None])
-        before += (ahead | (other[None, :] > mine[:, None])).to(tl.int32)
-    rank = tl.sum(before, axis=1)
-    keep = real & (rank < kept)
-    place, to = image * count + i, image * kept + rank
+    position = rank(scores + image * whole, whole, score, first + i, BLOCK, STEP)
+    keep = real & (position < kept)
+    place, to = image * count + i, image * kept + position
     x = tl.load(xy + 2 * place, mask=keep, other=0.0)
     y = tl.load(xy + 2 * place + 1, mask=keep, other=0.0)
     tl.store(out_xy + 2 * to, x * ratio_x + 0.5 * (ratio_x - 1.0), mask=keep)

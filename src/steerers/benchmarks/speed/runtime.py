@@ -80,7 +80,7 @@ def _time_pair(
         rotations = subject.rotations
         if rotations not in described:
             _, described[rotations] = timed(partial(describe_pair, subject.model, pair, rotations), device)
-        _, matching = timed(partial(match_pair, subject.strategy, planted), device)
+        _, matching = timed(partial(match_pair, subject, planted), device)
         _, total = timed(partial(_run, subject, pair, planted), device)
         times[subject.label] = {"description": described[rotations], "matching": matching, "total": total}
     return times
@@ -88,7 +88,7 @@ def _time_pair(
 
 def _run(subject: Subject, pair: ImagePair, planted: Descriptions) -> Assignment:
     describe_pair(subject.model, pair, subject.rotations)
-    return match_pair(subject.strategy, planted)
+    return match_pair(subject, planted)
 
 
 def _memory(subject: Subject, pair: ImagePair, planted: Descriptions, device: torch.device) -> int | None:
@@ -111,7 +111,7 @@ def summarise(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def _row(subject: Subject, taken: Sequence[dict[str, float]], extra_bytes: int | None) -> TableRow:
-    strategy = describe_strategy(subject.strategy)
+    strategy = describe_strategy(subject.strategy, subject.tta)
     if "order" in strategy and strategy["order"] is None:
         strategy["order"] = "continuous"
     return {

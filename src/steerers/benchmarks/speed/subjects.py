@@ -23,11 +23,13 @@ from torch import Tensor, nn
 
 from steerers.benchmarks.runs import describe_steerer
 from steerers.features import Keypoints
-from steerers.matching.assignment import Assignment
-from steerers.matching.strategies import STRATEGIES, Order, Strategy, Tta, make_strategy, unknown_strategy
+from steerers.matching.assignment import Assignment, number_of_most_matches
+from steerers.matching.strategies import NAMES, TTA, Strategy, check_name, make_strategy
 from steerers.models.base import Combined, Descriptor, Extractor
 from steerers.models.zoo import Entry, Model, find
+from steerers.pipeline import count_augmentations
 from steerers.steering.equivariance import describe_rotated
+from steerers.steering.representations import Group, Order
 from steerers.steering.steerer import Steerer
 
 PLAIN = "dual-softmax"
@@ -75,11 +77,13 @@ class Subject:
     strategy: Strategy
     steerer: str | None
     """What kind of steerer it matches with."""
+    tta: int | None = None
+    """How many rotations of the first image are described, for test-time augmentation."""
 
     @property
     def rotations(self) -> tuple[float, ...]:
         """Radians by which the first image is rotated before it is described."""
-        return tuple(self.strategy.angles.tolist()) if isinstance(self.strategy, Tta) else (0.0,)
+        return (0.0,) if self.tta is None else tuple(Group(self.tta).angles().tolist())
 
 
 # Models with strategies -----------------------------------------------------------------------------------------------
@@ -92,28 +96,30 @@ def list_subjects(model: Model, wanted: Sequence[str] | None = None) -> list[Sub
         wanted: ``STRATEGY[:ORDER]``, such as ``tta:4`` or ``max-similarity:continuous``. Without an order, all of
             the paper's.
     """
-    names = list(dict.fromkeys((PLAIN, "mutual-nearest", "tta", *ROTATING, *STRATEGIES))) if wanted is None else wanted
+    names = list(dict.fromkeys((PLAIN, "mutual-nearest", TTA, *ROTATING, *NAMES))) if wanted is None else wanted
     found = [subject for name in names for subject in _make_subjects(model, name)]
     return list({subject.label: subject for subject in found}.values())
 
 
 def _make_subjects(model: Model, wanted: str) -> Iterator[Subject]:
     name, colon, order = wanted.partition(":")
-    if name not in STRATEGIES:
-        raise ValueError(unknown_strategy(name))
+    check_name(name)
     if colon and order != "continuous" and not order.isdecimal():
         raise ValueError(f"cannot read {wanted!r}: the order {order!r} is neither a whole number nor 'continuous'")
     steerer, kind = _choose_steerer(model, name)
     orders: Sequence[Order] = _orders(name, steerer) if not colon else [None if order == "continuous" else int(order)]
     for rotations in orders:
-        strategy = make_strategy(name, steerer, order=rotations)
+        tta = count_augmentations(rotations) if name == TTA else None
+        tried: Order = "default" if name == TTA else rotations
+        coarse = {"refine": False} if name in ROTATING else {}
+        strategy = make_strategy(PLAIN if name == TTA else name, steerer, order=tried, **coarse)
         suffix = "" if rotations == "default" else f":{'continuous' if rotations is None else rotations}"
-        yield Subject(f"{model.name}:{name}{suffix}", model, strategy, kind)
+        yield Subject(f"{model.name}:{name}{suffix}", model, strategy, kind, tta)
 
 
 def _choose_steerer(model: Model, strategy: str) -> tuple[Steerer | None, str | None]:
     """The model's own steerer if the strategy takes it, else one that stands in, with the words for it."""
-    if strategy in (PLAIN, "mutual-nearest", "tta"):
+    if strategy in (PLAIN, "mutual-nearest", TTA):
         return None, None
     own = model.steerer
     if own is not None:
@@ -128,7 +134,7 @@ def _choose_steerer(model: Model, strategy: str) -> tuple[Steerer | None, str | 
 
 
 def _orders(strategy: str, steerer: Steerer | None) -> list[Order]:
-    if strategy == "tta":
+    if strategy == TTA:
         return list(ROTATIONS)
     if strategy not in ROTATING or steerer is None or not steerer.group.continuous:
         return ["default"]
@@ -183,13 +189,11 @@ def plant_descriptions(settings: RuntimeSettings, dim: int, device: torch.device
     return [first for first, _ in pairs], pairs[0][1]
 
 
-def match_pair(strategy: Strategy, descriptions: Descriptions) -> Assignment:
+def match_pair(subject: Subject, descriptions: Descriptions) -> Assignment:
     """The matching alone."""
     rotated, second = descriptions
-    if isinstance(strategy, Tta):
-        every = [rotated[k % len(rotated)] for k in range(len(strategy.angles))]
-        return strategy.match_rotated(every, second)[0]
-    return strategy.match(rotated[0], second)
+    found = [subject.strategy.match(rotated[k % len(rotated)], second) for k in range(len(subject.rotations))]
+    return found[number_of_most_matches(found)] if len(found) > 1 else found[0]
 
 
 def plant_pair(
