@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from steerers.cli import options
 from steerers.cli.bench_options import add_measuring_options, environment, print_setting, write_json
-from steerers.pipeline import MAX_SIZE, NUM_KEYPOINTS
+from steerers.models.base import NUM_KEYPOINTS
+from steerers.pipeline import MAX_SIZE
 
 if TYPE_CHECKING:
     from steerers.benchmarks.speed.pipeline import Row

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from steerers.matching.strategies import STRATEGIES, Order
-from steerers.pipeline import MAX_SIZE, NUM_KEYPOINTS
+from steerers.models.base import NUM_KEYPOINTS
+from steerers.pipeline import MAX_SIZE
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
 

@@ -23,9 +23,9 @@ from steerers.datasets.photometric import relight
 from steerers.datasets.photos import find_images
 from steerers.datasets.rng import generator_of, mix
 from steerers.datasets.views import Views, draw_homographies, render_views
-from steerers.features import Keypoints
 from steerers.images.load import ImageError, ImageSource, load_image
 from steerers.models.base import Descriptor, Detector
+from steerers.steering.equivariance import Describer, describe_image
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 from steerers.training.objectives.losses import dual_softmax_nll, matching_accuracy
@@ -118,12 +118,11 @@ class Fit:
         )
 
 
-Describe = Callable[[Tensor, Tensor], Tensor]
 Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
 
 def fit(
-    descriptor: Descriptor | Describe,
+    descriptor: Describer,
     images: str | os.PathLike[str] | Sequence[ImageSource],
     group: str | Group = "C4",
     *,
@@ -151,7 +150,7 @@ def fit(
 
 
 def fit_steerer(
-    descriptor: Descriptor | Describe,
+    descriptor: Describer,
     images: str | os.PathLike[str] | Sequence[ImageSource],
     group: str | Group = "C4",
     *,
@@ -169,7 +168,7 @@ def fit_steerer(
 
 
 def describe_views(
-    descriptor: Descriptor | Describe,
+    descriptor: Describer,
     images: str | os.PathLike[str] | Sequence[ImageSource],
     group: str | Group,
     *,
@@ -186,7 +185,7 @@ def describe_views(
     sources: Sequence[ImageSource] = find_images(images) if isinstance(images, (str, os.PathLike)) else images
     if len(sources) < 2:
         raise ValueError(f"fitting needs at least 2 photographs, one of them to be held out, got {len(sources)}")
-    describe, detector = _describe_with(descriptor, detector, torch.device(device))
+    describe, detector = _on_device(descriptor, detector, torch.device(device))
     make = _ExampleMaker(describe, detector, Group.parse(group), options, torch.device(device))
     order = torch.randperm(len(sources), generator=generator_of(options.seed)).tolist()
     held_out = min(max(1, round(options.held_out * len(order))), len(order) - 1)
@@ -240,7 +239,7 @@ def fit_examples(
 class _ExampleMaker:
     """Runs the frozen descriptor over rotated views of photographs."""
 
-    describe: Callable[[Tensor, Keypoints], Tensor]
+    describe: Describer
     detector: Detector
     group: Group
     options: FitOptions
@@ -281,8 +280,8 @@ class _ExampleMaker:
 
     def _describe(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(N, 2) keypoints of a view and their (N, D) descriptions, of unit length."""
-        keypoints = self.detector.detect(image, num_keypoints=self.options.num_keypoints, mask=mask)
-        descriptions = self.describe(image, keypoints)
+        (keypoints,) = self.detector.detect(image[None], num_keypoints=self.options.num_keypoints, masks=mask[None])
+        descriptions = describe_image(self.describe, image, keypoints)
         if not isinstance(descriptions, Tensor) or descriptions.ndim != 2 or len(descriptions) != len(keypoints):
             what = tuple(descriptions.shape) if isinstance(descriptions, Tensor) else type(descriptions).__name__
             raise ValueError(f"the descriptor must give a ({len(keypoints)}, D) tensor, one row a keypoint, got {what}")
@@ -299,10 +298,8 @@ def _load(source: ImageSource, max_size: int) -> Tensor:
         raise ValueError(f"cannot use a photograph: {error}") from error
 
 
-def _describe_with(
-    descriptor: Descriptor | Describe, detector: Detector | None, device: torch.device
-) -> tuple[Callable[[Tensor, Keypoints], Tensor], Detector]:
-    """The call that describes, and the detector: the descriptor's own where it has one."""
+def _on_device(descriptor: Describer, detector: Detector | None, device: torch.device) -> tuple[Describer, Detector]:
+    """The descriptor, and the detector: the descriptor's own where it has one."""
     if detector is None and isinstance(descriptor, Detector):
         detector = descriptor
     if detector is None:
@@ -312,11 +309,9 @@ def _describe_with(
     detector.to(device).eval()
     if isinstance(descriptor, Descriptor):
         descriptor.to(device).eval()
-        return descriptor.describe, detector
-    if not callable(descriptor):
+    elif not callable(descriptor):
         raise TypeError(f"descriptor must be a Descriptor or a callable, got {type(descriptor).__name__}")
-    call: Describe = descriptor
-    return lambda image, keypoints: call(image, keypoints.xy), detector
+    return descriptor, detector
 
 
 # The fit --------------------------------------------------------------------------------------------------------------

@@ -147,18 +147,18 @@ def _steps(form: _Form, image: Tensor, keypoints: Keypoints, count: int) -> list
         return run
 
     if not isinstance(extractor, Combined):
-        return [("extract", under_autocast(lambda: extractor.extract(image, num_keypoints=count)))]
+        return [("extract", under_autocast(lambda: extractor.extract(image[None], num_keypoints=count)))]
     return [
-        ("detect", under_autocast(lambda: extractor.detect(image, num_keypoints=count))),
-        ("describe", under_autocast(lambda: extractor.describe(image, keypoints))),
+        ("detect", under_autocast(lambda: extractor.detect(image[None], num_keypoints=count))),
+        ("describe", under_autocast(lambda: extractor.describe(image[None], [keypoints]))),
     ]
 
 
 @torch.no_grad()
 def _find(form: _Form, image: Tensor, keypoints: Keypoints, count: int) -> _Found:
     with nullcontext() if form.autocast is None else torch.autocast(image.device.type, dtype=form.autocast):
-        found = form.extractor.detect(image, num_keypoints=count)
-        return _Found(found, form.extractor.describe(image, keypoints).float())
+        (found,) = form.extractor.detect(image[None], num_keypoints=count)
+        return _Found(found, form.extractor.describe(image[None], [keypoints])[0].float())
 
 
 def _agreement(step: str, found: _Found, expected: _Found) -> tuple[float | None, float | None, float | None]:

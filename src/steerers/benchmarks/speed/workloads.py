@@ -22,7 +22,7 @@ from steerers.features import Keypoints
 from steerers.matching.assignment import Assignment
 from steerers.matching.strategies import STRATEGIES, Order, Strategy, Tta, make_strategy, unknown_strategy
 from steerers.models.zoo import Model
-from steerers.steering.equivariance import describe_rotated
+from steerers.steering.equivariance import describe_image, describe_rotated
 from steerers.steering.steerer import Steerer
 
 PLAIN = "dual-softmax"
@@ -150,10 +150,8 @@ def _draw_image(settings: Settings, generator: torch.Generator, device: torch.de
 def describe_pair(model: Model, pair: Pair, rotations: Sequence[float]) -> Descriptions:
     """Descriptions of the first image after each rotation, and of the second; as many networks as images."""
     (image0, keypoints0), (image1, keypoints1) = pair
-    rotated = [
-        describe_rotated(model.extractor.describe, image0, keypoints0, rotation, fill=0.5) for rotation in rotations
-    ]
-    return rotated, model.extractor.describe(image1, keypoints1)
+    rotated = [describe_rotated(model.extractor, image0, keypoints0, rotation, fill=0.5) for rotation in rotations]
+    return rotated, describe_image(model.extractor, image1, keypoints1)
 
 
 def plant_descriptions(settings: Settings, dim: int, device: torch.device) -> Descriptions:
