@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from steerers.cli import main
+from steerers.features import Keypoints
+from steerers.models.base import Descriptor, Detector, Extractor
 from steerers.steering.representations import Group, Representation
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -162,3 +164,25 @@ def assert_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], mes
 def contents(folder: Path) -> list[str]:
     """What lies in a folder, lock files aside."""
     return sorted(p.name for p in folder.iterdir() if p.suffix != ".lock") if folder.is_dir() else []
+
+
+# One image at a time --------------------------------------------------------------------------------------------------
+
+
+def detect_image(model: Detector, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+    """The keypoints of a (3, H, W) image with an (H, W) mask."""
+    masks = None if mask is None else mask[None]
+    return model.detect(image[None], num_keypoints=num_keypoints, masks=masks)[0]
+
+
+def describe_image(model: Descriptor, image: Tensor, keypoints: Keypoints) -> Tensor:
+    """The (N, D) descriptions of keypoints of a (3, H, W) image."""
+    return model.describe(image[None], [keypoints])[0]
+
+
+def extract_image(
+    model: Extractor, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None
+) -> tuple[Keypoints, Tensor]:
+    """Keypoints of a (3, H, W) image with an (H, W) mask, and their descriptions."""
+    masks = None if mask is None else mask[None]
+    return model.extract(image[None], num_keypoints=num_keypoints, masks=masks)[0]

@@ -296,8 +296,8 @@ def test_nan_descriptions_are_an_error() -> None:
     class Broken(torch.nn.Module):
         dim = 4
 
-        def extract(self, image: torch.Tensor, **_: object) -> tuple[Keypoints, torch.Tensor]:
-            return Keypoints(torch.zeros(3, 2), torch.ones(3)), torch.full((3, 4), math.nan)
+        def extract(self, images: torch.Tensor, **_: object) -> list[tuple[Keypoints, torch.Tensor]]:
+            return [(Keypoints(torch.zeros(3, 2), torch.ones(3)), torch.full((3, 4), math.nan))]
 
     model = Model("broken", Broken())  # type: ignore[arg-type]
     pipeline = steerers.Pipeline(model, steerers.load("sift").strategy)

@@ -83,7 +83,6 @@ def test_every_strategy(tmp_path: Path) -> None:
     assert len(found["max-similarity"]) > 60
 
 
-@pytest.mark.xfail(strict=False, reason="TODO: models.zoo and models.sampling still import accel.networks")
 def test_photographs(tmp_path: Path) -> None:
     """Networks round otherwise in their fast form, which may move a keypoint in hundreds."""
     found, expected = both(PHOTOGRAPHS, tmp_path)

@@ -48,6 +48,10 @@ class Keypoints:
     def __len__(self) -> int:
         return int(self.xy.shape[0])
 
+    def clone(self) -> Keypoints:
+        """In memory of their own."""
+        return self.select(torch.arange(len(self), device=self.xy.device))
+
     def select(self, index: Tensor) -> Keypoints:
         """The keypoints at ``index``, an index or boolean tensor."""
         return Keypoints(

@@ -28,11 +28,11 @@ from steerers.matching.strategies import (
     make_strategy,
 )
 from steerers.models import zoo
+from steerers.models.base import NUM_KEYPOINTS
 from steerers.models.sampling import KeypointSampling
 from steerers.models.zoo import DEFAULT_MODEL, Model
 from steerers.steering.representations import Group, Order
 
-NUM_KEYPOINTS = 2048
 MAX_SIZE = 1024
 BATCH_ON_GPU = 4
 
@@ -177,8 +177,9 @@ class Pipeline:
 
     @torch.no_grad()
     def _run(self, tensor: Tensor, mask: Tensor | None) -> tuple[Keypoints, Tensor]:
-        mask = None if mask is None else mask.to(self.device)
-        return self.model.extractor.extract(tensor.to(self.device), num_keypoints=self.num_keypoints, mask=mask)
+        masks = None if mask is None else mask[None].to(self.device)
+        images = tensor[None].to(self.device)
+        return self.model.extractor.extract(images, num_keypoints=self.num_keypoints, masks=masks)[0]
 
     def _extract_all(
         self,
@@ -201,7 +202,7 @@ class Pipeline:
         """Of images of one kind."""
         tensors = torch.stack([image.tensor.to(self.device, non_blocking=True) for image in images])
         masks = [image.mask.to(self.device) for image in images if image.mask is not None]
-        return self.model.extractor.extract_batch(
+        return self.model.extractor.extract(
             tensors, num_keypoints=self.num_keypoints, masks=torch.stack(masks) if masks else None
         )
 
@@ -288,7 +289,7 @@ def load(
     if strategy is not None:  # before any download
         check_name(strategy)
     model = zoo.build(name, detector=detector, steerer=steerer, weights=weights)
-    model = zoo.configure(model, precision, sampling, fast=fast)
+    model = zoo.configure(model, precision, sampling, fast=fast, device=checked)
     chosen = strategy or model.strategy
     if strategy is None and order == "default":
         order = model.order

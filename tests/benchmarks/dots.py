@@ -27,7 +27,7 @@ from steerers.benchmarks.report import TableRow
 from steerers.benchmarks.runs import Run
 from steerers.features import Keypoints
 from steerers.matching.strategies import make_strategy
-from steerers.models.base import Extractor
+from steerers.models.base import SingleExtractor
 from steerers.models.zoo import Model
 
 PHOTOGRAPH = EXAMPLES / "camera.jpg"
@@ -56,7 +56,7 @@ def draw(points: np.ndarray, path: Path, *, marked: bool, size: tuple[int, int] 
     PIL.Image.fromarray((image * 255).round().astype(np.uint8)).save(path)
 
 
-class Stub(Extractor):
+class Stub(SingleExtractor):
     """Finds the dots. Descriptions tell the number of a dot and the direction, as seen, from the first to the last.
 
     With ``shift``, points of marked images are off by so many pixels; with ``shuffle``, their numbers are wrong.
@@ -69,7 +69,7 @@ class Stub(Extractor):
         self.shift, self.shuffle, self.blind = shift, shuffle, blind
         self._calls = 0
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+    def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
         self._calls += 1
         xy = torch.from_numpy(np.stack([find_dot(image, number) for number in range(DOTS)]))
         if float(image[2].max()) > 0.75:
@@ -78,7 +78,7 @@ class Stub(Extractor):
             xy = xy[:0]
         return Keypoints(xy.float()[:num_keypoints], torch.ones(min(len(xy), num_keypoints)))
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         if not len(keypoints):
             return torch.zeros(0, self.dim)
         along = find_dot(image, DOTS - 1) - find_dot(image, 0)

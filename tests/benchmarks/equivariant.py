@@ -6,18 +6,18 @@ import torch
 from torch import Tensor
 
 from steerers.features import Keypoints
-from steerers.models.base import Descriptor
+from steerers.models.base import SingleDescriptor
 from steerers.steering.steerer import Steerer
 
 STEERER = Steerer.from_spec("3x0 + 1x1 + 1x2 + 1x3", "SO2")
 
 
-class Harmonics(Descriptor):
+class Harmonics(SingleDescriptor):
     """Where a keypoint lies about the centre of the canvas, in frequencies 0 to 3: exactly equivariant."""
 
     dim = 9
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         centre = torch.tensor([image.shape[2] - 1, image.shape[1] - 1]) / 2
         x, y = (keypoints.xy.double() - centre).unbind(dim=1)
         z = torch.complex(x, -y) / 20  # y upwards

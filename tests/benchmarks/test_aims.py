@@ -9,6 +9,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from torch import Tensor
 
 from benchmarks.dots import table_rows
 from steerers.benchmarks import aims
@@ -18,7 +19,8 @@ from steerers.benchmarks.metrics import PrecisionRecall, apply
 from steerers.benchmarks.pairs import hash_pairs
 from steerers.benchmarks.predict import ViewSettings
 from steerers.benchmarks.runs import Run, load_runs
-from steerers.models.base import Extractor
+from steerers.features import Keypoints
+from steerers.models.base import SingleExtractor
 from terrain import make_prediction, make_terrain, save, view_of
 
 HEADER = "query,candidate,positive,split"
@@ -141,17 +143,15 @@ def test_a_good_matcher_scores_100(data: Path, sift: Run, tmp_path: Path, monkey
         AIMS.run([sift], pairs, views=ViewSettings(short_side=159), cache=tmp_path)
 
 
-class Blind(Extractor):
+class Blind(SingleExtractor):
     """Finds nothing."""
 
     dim = 128
 
-    def detect(self, image, *, num_keypoints, mask=None):  # type: ignore[no-untyped-def]
-        from steerers.features import Keypoints
-
+    def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
         return Keypoints(image.new_zeros(0, 2), image.new_zeros(0))
 
-    def describe(self, image, keypoints):  # type: ignore[no-untyped-def]
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         return image.new_zeros(0, self.dim)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from benchmarks.equivariant import STEERER, Harmonics
-from helpers import EXAMPLES, randn, random_orthogonal
+from helpers import EXAMPLES, describe_image, randn, random_orthogonal
 from steerers.benchmarks.equivariance import (
     EquivarianceSettings,
     central_disc,
@@ -30,7 +30,7 @@ from steerers.benchmarks.runs import Run, hash_files, load_runs
 from steerers.features import Keypoints
 from steerers.geometry import rotation_about_centre, transform_points
 from steerers.matching.strategies import DualSoftmax
-from steerers.models.base import Descriptor, Extractor
+from steerers.models.base import Extractor, SingleDescriptor, SingleExtractor
 from steerers.models.zoo import Model
 from steerers.pipeline import Pipeline
 from steerers.steering.equivariance import describe_rotated, equivariance
@@ -41,25 +41,25 @@ PHOTOGRAPH = EXAMPLES / "astronaut.jpg"
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-class Points(Extractor):
+class Points(SingleExtractor):
     """Finds the brightest pixels that are allowed."""
 
     dim = 9
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+    def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
         brightness = image.sum(dim=0) * (1 if mask is None else mask)
         values, index = brightness.flatten().topk(min(num_keypoints, int((brightness > 0).sum())))
         xy = torch.stack([index % image.shape[2], index // image.shape[2]], dim=1).float()
         return Keypoints(xy, values)
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
-        return Harmonics().describe(image, keypoints)
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+        return describe_image(Harmonics(), image, keypoints)
 
 
 class Arbitrary(Points):
     """Descriptions by where a keypoint lies on the canvas, in no relation to a rotation."""
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         frequencies = torch.arange(1, 10).double()
         x, y = keypoints.xy.double().unbind(dim=1)
         return torch.sin(37.7 * x[:, None] * frequencies + 91.3 * y[:, None] * frequencies**2)
@@ -140,9 +140,9 @@ def test_models_with_the_same_networks_describe_once(photos: list[Path]) -> None
     calls = []
 
     class Counting(Points):
-        def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+        def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
             calls.append(1)
-            return super().describe(image, keypoints)
+            return super().describe_one(image, keypoints)
 
     extractor = Counting()
     runs = [make_run(extractor, STEERER, "a"), make_run(extractor, None, "b")]
@@ -182,8 +182,8 @@ def test_keypoints_lie_in_the_disc() -> None:
     found = []
 
     class Keeping(Points):
-        def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
-            found.append(super().detect(image, num_keypoints=num_keypoints, mask=mask))
+        def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
+            found.append(super().detect_one(image, num_keypoints, mask))
             return found[-1]
 
     described = describe_photo(
@@ -251,8 +251,8 @@ def scene(count: int = 20, seed: int = 0) -> tuple[Tensor, Keypoints]:
 def test_an_equivariant_descriptor_is_steered_exactly(angle: float) -> None:
     image, keypoints = scene()
     descriptor = Harmonics()
-    found = describe_rotated(descriptor.describe, image, keypoints, angle)
-    agreement = compare(STEERER.steer(descriptor.describe(image, keypoints), angle), found)
+    found = describe_rotated(descriptor, image, keypoints, angle)
+    agreement = compare(STEERER.steer(describe_image(descriptor, image, keypoints), angle), found)
     assert agreement.cosine == pytest.approx(1, abs=1e-6)
     assert (agreement.nearest, agreement.reciprocal_rank) == (1, 1)
 
@@ -263,27 +263,27 @@ def test_cosines_agree_with_the_testing_module(angle: float) -> None:
     descriptor = Harmonics()
 
     def describe(image: Tensor, xy: Tensor) -> Tensor:
-        return descriptor.describe(image, Keypoints(xy, keypoints.scores))
+        return describe_image(descriptor, image, Keypoints(xy, keypoints.scores))
 
     wrong = Steerer.from_spec("3x0 + 1x2 + 1x1 + 1x3", "SO2")
     expected = equivariance(describe, wrong, image, keypoints.xy, angle).mean()
-    steered = wrong.steer(descriptor.describe(image, keypoints), angle)
-    assert compare(steered, describe_rotated(descriptor.describe, image, keypoints, angle)).cosine == pytest.approx(
+    steered = wrong.steer(describe_image(descriptor, image, keypoints), angle)
+    assert compare(steered, describe_rotated(descriptor, image, keypoints, angle)).cosine == pytest.approx(
         float(expected), abs=1e-6
     )
 
 
 def test_orientations_rotate_with_the_image() -> None:
-    class Orientations(Descriptor):
+    class Orientations(SingleDescriptor):
         dim = 2
 
-        def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+        def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
             assert keypoints.orientations is not None
             return torch.stack([keypoints.orientations.cos(), keypoints.orientations.sin()], dim=1)
 
     image, keypoints = scene()
-    found = describe_rotated(Orientations().describe, image, keypoints, 0.7)
-    expected = Steerer.freq1(2).steer(Orientations().describe(image, keypoints), 0.7)
+    found = describe_rotated(Orientations(), image, keypoints, 0.7)
+    expected = Steerer.freq1(2).steer(describe_image(Orientations(), image, keypoints), 0.7)
     torch.testing.assert_close(found, expected)
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from benchmarks.dots import IMAGES, SIZE, Stub, assert_same, draw_collection, make_run, predict_all
+from helpers import detect_image
 from steerers.benchmarks import predict
 from steerers.benchmarks.pairs import Pair
 from steerers.benchmarks.predict import Recent, ViewSettings, count_bytes, fit_size, load_at, resize
@@ -24,7 +25,7 @@ from steerers.features import Keypoints
 from steerers.geometry import transform_points
 from steerers.images.load import Image, ImageError, load_image
 from steerers.matching.strategies import make_strategy
-from steerers.models.base import Extractor
+from steerers.models.base import SingleExtractor
 from terrain import save
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -43,7 +44,7 @@ def blob(size: tuple[int, int], centre: tuple[float, float]) -> Tensor:
     return torch.exp(-((xs - x) ** 2 + (ys - y) ** 2) / (2 * width**2)).expand(3, -1, -1).contiguous()
 
 
-class Centroid(Extractor):
+class Centroid(SingleExtractor):
     """Finds the centre of mass of a picture, and remembers the shapes that it was given."""
 
     dim = 2
@@ -52,14 +53,14 @@ class Centroid(Extractor):
         super().__init__()
         self._shapes: list[tuple[int, ...]] = []
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+    def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
         self._shapes.append(tuple(image.shape[1:]))
         weight = image[0].double()
         xs, ys = torch.meshgrid(torch.arange(weight.shape[1]), torch.arange(weight.shape[0]), indexing="xy")
         xy = torch.stack([(weight * xs).sum(), (weight * ys).sum()]) / weight.sum()
         return Keypoints(xy[None].float(), torch.ones(1))
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         return torch.ones(len(keypoints), 2)
 
 
@@ -76,7 +77,7 @@ def test_frames_survive_both_shrinking_and_enlarging(size: tuple[int, int], shor
     resized = resize(image, short_side)
     assert min(resized.tensor.shape[1:]) == short_side
     assert resized.stored_size == size
-    (found,) = Centroid().detect(resized.tensor, num_keypoints=1).xy
+    (found,) = detect_image(Centroid(), resized.tensor, num_keypoints=1).xy
     expected = torch.tensor([0.4 * size[0] - 0.5, 0.55 * size[1] - 0.5])
     torch.testing.assert_close(transform_points(resized.to_stored, found), expected, atol=0.05, rtol=0)
 
@@ -196,9 +197,9 @@ class Slow(Stub):
         super().__init__()
         self._clock = 0.0
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+    def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
         self._clock += 1 + self._calls
-        return super().detect(image, num_keypoints=num_keypoints)
+        return super().detect_one(image, num_keypoints, None)
 
 
 def test_each_image_is_described_once_for_all_of_its_pairs(pairs: list[Pair], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,9 +258,9 @@ def test_masked_corners(pairs: list[Pair], rotation: int, masked: bool) -> None:
     seen = Seen()
 
     class Looking(Stub):
-        def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+        def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
             seen.mask = mask
-            return super().detect(image, num_keypoints=num_keypoints)
+            return super().detect_one(image, num_keypoints, None)
 
     rotated = [replace(pairs[0], rotation1=rotation)]
     predict_all([make_run(Looking())], rotated)

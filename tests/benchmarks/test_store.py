@@ -82,11 +82,11 @@ class Interrupted(Stub):
         super().__init__()
         self._after = after
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+    def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
         if self._calls == self._after:
             self._after = -1
             raise KeyboardInterrupt
-        return super().detect(image, num_keypoints=num_keypoints)
+        return super().detect_one(image, num_keypoints, None)
 
 
 def interrupt(runs: list[Run], pairs: list[Pair], folder: Path, **options: object) -> None:

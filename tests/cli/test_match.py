@@ -491,7 +491,7 @@ def test_folder_that_takes_no_files(run: Run, files: Path) -> None:
 
 def test_nan_descriptions(run: Run, files: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        UprightSift, "describe", lambda self, image, keypoints: torch.full((len(keypoints), 128), math.nan)
+        UprightSift, "describe_one", lambda self, image, keypoints: torch.full((len(keypoints), 128), math.nan)
     )
     model = ("--model", "upright-sift")
     ran = run(files / "good.png", files / "good.png", *QUICK, *model, "--out", out / "m.png", "--json", out / "m.json")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers import EXAMPLES
+from helpers import EXAMPLES, describe_image, detect_image, extract_image
 from steerers.features import Keypoints
 from steerers.geometry import rotation_about_centre, transform_points
 from steerers.models import classical
@@ -87,8 +87,8 @@ def test_quarter_turn_permutes_upright_sift(photographs: list[Tensor], k: int, r
     for _ in range(k):
         steered = steered[c4_permutation()]
     for image in photographs:
-        keypoints, descriptions = model.extract(image, num_keypoints=300)
-        similarity = (descriptions[:, steered] * model.describe(*rotated(image, keypoints, k))).sum(dim=1)
+        keypoints, descriptions = extract_image(model, image, num_keypoints=300)
+        similarity = (descriptions[:, steered] * describe_image(model, *rotated(image, keypoints, k))).sum(dim=1)
         assert similarity.mean() > 0.9995
         assert similarity.min() > 0.95
 
@@ -96,8 +96,8 @@ def test_quarter_turn_permutes_upright_sift(photographs: list[Tensor], k: int, r
 def test_quarter_turn_is_exact_in_every_octave(photographs: list[Tensor]) -> None:
     model = UprightSift()
     for image in photographs:
-        keypoints, descriptions = model.extract(image, num_keypoints=2000)
-        similarity = (descriptions[:, c4_permutation()] * model.describe(*rotated(image, keypoints))).sum(dim=1)
+        keypoints, descriptions = extract_image(model, image, num_keypoints=2000)
+        similarity = (descriptions[:, c4_permutation()] * describe_image(model, *rotated(image, keypoints))).sum(dim=1)
         coarse = keypoints.scales > 2.0**3
         assert coarse.any()
         assert similarity[coarse].mean() > 0.999
@@ -105,9 +105,9 @@ def test_quarter_turn_is_exact_in_every_octave(photographs: list[Tensor]) -> Non
 
 def test_opposite_rotation_is_another(photographs: list[Tensor]) -> None:
     model = UprightSift()
-    keypoints, descriptions = model.extract(photographs[0], num_keypoints=300)
+    keypoints, descriptions = extract_image(model, photographs[0], num_keypoints=300)
     similarity = (
-        descriptions[:, c4_permutation().argsort()] * model.describe(*rotated(photographs[0], keypoints))
+        descriptions[:, c4_permutation().argsort()] * describe_image(model, *rotated(photographs[0], keypoints))
     ).sum(1)
     assert similarity.mean() < 0.9
 
@@ -117,8 +117,8 @@ def test_opposite_rotation_is_another(photographs: list[Tensor]) -> None:
 def test_foreign_keypoints_rotation_too(photographs: list[Tensor], size: float, shape: tuple[int, int]) -> None:
     model, image = UprightSift(default_size=size), middle(photographs[0], *shape)
     keypoints = foreign(image)
-    descriptions = model.describe(image, keypoints)
-    similarity = (descriptions[:, c4_permutation()] * model.describe(*rotated(image, keypoints))).sum(dim=1)
+    descriptions = describe_image(model, image, keypoints)
+    similarity = (descriptions[:, c4_permutation()] * describe_image(model, *rotated(image, keypoints))).sum(dim=1)
     lengths = descriptions.norm(dim=1)
     assert descriptions.shape == (len(keypoints), 128)
     assert descriptions.dtype == torch.float32
@@ -147,8 +147,8 @@ def test_octave_and_layer_from_the_size(octave: int, layer: int, fraction: float
 @pytest.mark.parametrize("model", [UprightSift(), Sift()], ids=["upright", "sift"])
 def test_quarter_turn_keeps_keypoints(photographs: list[Tensor], model: Extractor) -> None:
     for image in photographs:
-        image1, expected = rotated(image, model.detect(image, num_keypoints=10_000))
-        found = model.detect(image1, num_keypoints=10_000)
+        image1, expected = rotated(image, detect_image(model, image, num_keypoints=10_000))
+        found = detect_image(model, image1, num_keypoints=10_000)
         assert found_again(expected, found, pixels=0.5) > 0.97
         assert found_again(found, expected, pixels=0.5) > 0.97
 
@@ -156,8 +156,8 @@ def test_quarter_turn_keeps_keypoints(photographs: list[Tensor], model: Extracto
 @pytest.mark.parametrize("factory", MODELS)
 def test_best_keypoints_first_and_no_more_than_asked(photographs: list[Tensor], factory: type[Extractor]) -> None:
     image, model = photographs[0], factory()
-    every = model.detect(image, num_keypoints=10_000)
-    few = model.detect(image, num_keypoints=50)
+    every = detect_image(model, image, num_keypoints=10_000)
+    few = detect_image(model, image, num_keypoints=50)
     assert 50 < len(every) < 10_000
     assert len(few) == 50
     assert (every.scores.diff() <= 0).all()
@@ -172,16 +172,16 @@ def test_mask_acts_before_selection(photographs: list[Tensor], factory: type[Ext
     image, model = photographs[0], factory()
     mask = torch.zeros(image.shape[-2:], dtype=torch.bool)
     mask[:, : image.shape[-1] // 2] = True
-    keypoints = model.detect(image, num_keypoints=40, mask=mask)
+    keypoints = detect_image(model, image, num_keypoints=40, mask=mask)
     columns, rows = keypoints.xy.round().long().T
     assert len(keypoints) == 40
     assert mask[rows, columns].all()
-    assert len(model.detect(image, num_keypoints=40, mask=torch.zeros_like(mask))) == 0
+    assert len(detect_image(model, image, num_keypoints=40, mask=torch.zeros_like(mask))) == 0
 
 
 def test_upright_sift_has_each_keypoint_once_and_sift_once_an_orientation(photographs: list[Tensor]) -> None:
-    upright = UprightSift().detect(photographs[0], num_keypoints=10_000)
-    oriented = Sift().detect(photographs[0], num_keypoints=10_000)
+    upright = detect_image(UprightSift(), photographs[0], num_keypoints=10_000)
+    oriented = detect_image(Sift(), photographs[0], num_keypoints=10_000)
     distinct = {(x, y, size) for (x, y), size in zip(oriented.xy.tolist(), oriented.scales.tolist(), strict=True)}
     assert upright.orientations is None
     assert len(upright) == len(distinct) < len(oriented)
@@ -203,8 +203,8 @@ def test_agrees_with_opencv(photographs: list[Tensor]) -> None:
         torch.tensor([-math.radians(point.angle) for point in points]),
     )
     expected = torch.nn.functional.normalize(torch.from_numpy(packed), dim=1)
-    assert (model.describe(image, keypoints) * expected).sum(dim=1).mean() > 0.99
-    assert found_again(keypoints, model.detect(image, num_keypoints=10_000), pixels=1.0) > 0.9
+    assert (describe_image(model, image, keypoints) * expected).sum(dim=1).mean() > 0.99
+    assert found_again(keypoints, detect_image(model, image, num_keypoints=10_000), pixels=1.0) > 0.9
 
 
 # The rotation-invariant ones ------------------------------------------------------------------------------------------
@@ -213,18 +213,18 @@ def test_agrees_with_opencv(photographs: list[Tensor]) -> None:
 def test_sift_is_invariant_when_its_orientations_rotation_along(photographs: list[Tensor]) -> None:
     model = Sift()
     for image in photographs:
-        keypoints, descriptions = model.extract(image, num_keypoints=300)
-        assert (descriptions * model.describe(*rotated(image, keypoints))).sum(dim=1).mean() > 0.999
+        keypoints, descriptions = extract_image(model, image, num_keypoints=300)
+        assert (descriptions * describe_image(model, *rotated(image, keypoints))).sum(dim=1).mean() > 0.999
 
 
 def test_orb_rotations_counter_clockwise_as_seen(photographs: list[Tensor]) -> None:
     model, again, similarity = Orb(), [], []
     for image in photographs:
-        keypoints, descriptions = model.extract(image, num_keypoints=300)
+        keypoints, descriptions = extract_image(model, image, num_keypoints=300)
         if len(keypoints):  # ORB finds nothing in pictures without corners
             image1, moved = rotated(image, keypoints)
-            again.append(found_again(moved, model.detect(image1, num_keypoints=2000), pixels=2.0))
-            similarity.append((descriptions * model.describe(image1, moved)).sum(dim=1))
+            again.append(found_again(moved, detect_image(model, image1, num_keypoints=2000), pixels=2.0))
+            similarity.append((descriptions * describe_image(model, image1, moved)).sum(dim=1))
     assert np.mean(again) > 0.8
     assert torch.cat(similarity).mean() > 0.85
 
@@ -235,7 +235,7 @@ def test_orb_is_opencvs_with_the_hamming_distance_as_cosine(photographs: list[Te
     from steerers.images.load import to_grey
 
     image = photographs[0]
-    keypoints, descriptions = Orb().extract(image, num_keypoints=200)
+    keypoints, descriptions = extract_image(Orb(), image, num_keypoints=200)
     points, packed = cv2.ORB.create(200).detectAndCompute(np.ascontiguousarray(to_grey(image)), None)
     order = np.lexsort(tuple(np.array([(p.angle, p.pt[1], p.pt[0], -p.response) for p in points]).T))[:200]
     packed = packed[order]
@@ -249,7 +249,7 @@ def test_orb_is_opencvs_with_the_hamming_distance_as_cosine(photographs: list[Te
 @pytest.mark.parametrize("factory", [Sift, Orb])
 def test_orientations_are_needed(photographs: list[Tensor], factory: type[Extractor]) -> None:
     with pytest.raises(ValueError, match=f"{factory.__name__} describes keypoints relative to their orientations"):
-        factory().describe(photographs[0], foreign(photographs[0]))
+        describe_image(factory(), photographs[0], foreign(photographs[0]))
 
 
 # Edges ----------------------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_orientations_are_needed(photographs: list[Tensor], factory: type[Extrac
 @pytest.mark.parametrize("shape", [(1, 1), (1, 90), (90, 2), (13, 7), (130, 140), (16, 4000)])
 def test_one_colour_has_no_keypoints(factory: type[Extractor], shape: tuple[int, int]) -> None:
     image, model = torch.full((3, *shape), 0.4), factory()
-    keypoints, descriptions = model.extract(image, num_keypoints=100)
+    keypoints, descriptions = extract_image(model, image, num_keypoints=100)
     assert keypoints.xy.shape == (0, 2)
     assert descriptions.shape == (0, model.dim)
     assert descriptions.dtype == torch.float32
@@ -273,7 +273,7 @@ def test_any_keypoint_of_any_image_is_described(factory: type[Extractor], shape:
     xy = torch.tensor([[0.0, 0.0], [shape[1] - 1, shape[0] - 1], [-0.4, 0.3], [1e6, -1e6]])
     keypoints = Keypoints(xy, torch.ones(4), torch.full((4,), scale), torch.tensor([0.0, 1.0, -2.0, 9.0]))
     for image in (torch.rand((3, *shape), generator=generator), torch.full((3, *shape), 0.7)):
-        descriptions = factory().describe(image, keypoints)
+        descriptions = describe_image(factory(), image, keypoints)
         lengths = descriptions.norm(dim=1)
         assert descriptions.shape == (4, factory.dim)
         assert ((lengths == 0) | (lengths - 1).abs().lt(1e-5)).all()
@@ -282,14 +282,14 @@ def test_any_keypoint_of_any_image_is_described(factory: type[Extractor], shape:
 @pytest.mark.parametrize("factory", MODELS)
 def test_many_keypoints_of_a_small_noisy_image(factory: type[Extractor]) -> None:
     image = torch.rand((3, 70, 65), generator=torch.Generator().manual_seed(1))
-    keypoints, descriptions = factory().extract(image, num_keypoints=10_000)
+    keypoints, descriptions = extract_image(factory(), image, num_keypoints=10_000)
     assert len(keypoints) == len(descriptions) > 0
     assert torch.isfinite(descriptions).all()
 
 
 def test_root_is_the_square_root_of_the_plain_description(photographs: list[Tensor]) -> None:
-    keypoints, rooted = UprightSift().extract(photographs[0], num_keypoints=100)
-    plain = UprightSift(root=False).describe(photographs[0], keypoints)
+    keypoints, rooted = extract_image(UprightSift(), photographs[0], num_keypoints=100)
+    plain = describe_image(UprightSift(root=False), photographs[0], keypoints)
     assert torch.allclose(rooted, (plain / plain.sum(dim=1, keepdim=True)).sqrt(), atol=1e-6)
     assert torch.allclose(plain.norm(dim=1), torch.ones(100))
 
@@ -297,12 +297,12 @@ def test_root_is_the_square_root_of_the_plain_description(photographs: list[Tens
 @pytest.mark.parametrize("factory", MODELS)
 def test_wrong_arguments_are_named(factory: type[Extractor]) -> None:
     image, model = torch.rand((3, 80, 90), generator=torch.Generator().manual_seed(2)), factory()
-    with pytest.raises(ValueError, match="mask must have the image's shape"):
-        model.detect(image, num_keypoints=10, mask=torch.ones((90, 80), dtype=torch.bool))
-    with pytest.raises(ValueError, match="num_keypoints must not be negative"):
-        model.detect(image, num_keypoints=-1)
+    with pytest.raises(ValueError, match="masks must have the images' shape"):
+        detect_image(model, image, num_keypoints=10, mask=torch.ones((90, 80), dtype=torch.bool))
+    with pytest.raises(ValueError, match="num_keypoints must be at least 1"):
+        detect_image(model, image, num_keypoints=-1)
     with pytest.raises(ValueError, match=r"keypoints\.scales must be positive"):
-        model.describe(image, Keypoints(torch.ones((1, 2)), torch.ones(1), torch.zeros(1), torch.zeros(1)))
+        describe_image(model, image, Keypoints(torch.ones((1, 2)), torch.ones(1), torch.zeros(1), torch.zeros(1)))
 
 
 @pytest.mark.parametrize("option", ["default_size", "contrast_threshold"])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers import assert_near
+from helpers import assert_near, describe_image, detect_image, extract_image
 from steerers.features import Keypoints
 from steerers.models.compact import Compact, CompactConfig, textured
 from steerers.models.sampling import KeypointSampling
@@ -37,7 +37,7 @@ def test_images_of_any_size(size: tuple[int, int]) -> None:
     model, image = network(sampling=PLAIN), picture(*size)
     with torch.no_grad():
         maps = model(image[None])
-        keypoints, descriptions = model.extract(image, num_keypoints=9)
+        keypoints, descriptions = extract_image(model, image, num_keypoints=9)
     assert maps.logits.shape == (1, *size)
     assert maps.logits.isfinite().all()
     assert (1 if max(size) > 1 else 0) <= len(keypoints) <= 9  # one pixel alone has no texture
@@ -53,9 +53,9 @@ def test_extracting_is_detecting_and_describing(size: tuple[int, int], masked: b
     model, image = network(sampling=PLAIN), picture(*size)
     mask = picture(*size, seed=1)[0] > 0.3 if masked else None
     with torch.no_grad():
-        keypoints, descriptions = model.extract(image, num_keypoints=20, mask=mask)
-        detected = model.detect(image, num_keypoints=20, mask=mask)
-        described = model.describe(image, detected)
+        keypoints, descriptions = extract_image(model, image, num_keypoints=20, mask=mask)
+        detected = detect_image(model, image, num_keypoints=20, mask=mask)
+        described = describe_image(model, image, detected)
     assert torch.equal(keypoints.xy, detected.xy)
     assert torch.equal(keypoints.scores, detected.scores)
     assert torch.equal(descriptions, described)
@@ -68,8 +68,8 @@ def test_extracting_is_detecting_and_describing(size: tuple[int, int], masked: b
 def test_a_picture_of_nothing(colour: float) -> None:
     model, image = network(), torch.full((3, 40, 56), colour)
     with torch.no_grad():
-        keypoints, descriptions = model.extract(image, num_keypoints=10)
-        assert len(model.detect(image, num_keypoints=10)) == 0
+        keypoints, descriptions = extract_image(model, image, num_keypoints=10)
+        assert len(detect_image(model, image, num_keypoints=10)) == 0
     assert keypoints.xy.shape == (0, 2)
     assert descriptions.shape == (0, 12)
 
@@ -81,8 +81,8 @@ def test_black_corners_have_no_keypoints() -> None:
     mask = torch.ones(96, 96, dtype=torch.bool)
     mask[:, :60] = False
     with torch.no_grad():
-        keypoints = network().detect(image, num_keypoints=1000)
-        masked = network().detect(image, num_keypoints=1000, mask=mask)
+        keypoints = detect_image(network(), image, num_keypoints=1000)
+        masked = detect_image(network(), image, num_keypoints=1000, mask=mask)
     assert len(keypoints) > 50
     assert (keypoints.xy[:, 0] > 39).all()
     assert (keypoints.xy[:, 1] > 31).all()
@@ -116,7 +116,7 @@ def test_texture_rotations_with_the_image(cells: tuple[int, int], k: int, seed: 
 
 def test_too_small_for_a_keypoint() -> None:
     with torch.no_grad():
-        keypoints, descriptions = network().extract(picture(8, 60), num_keypoints=10)  # all of it is border
+        keypoints, descriptions = extract_image(network(), picture(8, 60), num_keypoints=10)  # all of it is border
     assert len(keypoints) == 0
     assert descriptions.shape == (0, 12)
 
@@ -142,7 +142,7 @@ def test_a_batch_is_what_its_images_are() -> None:
         together = model.describe_at(maps, xy)
         for index, image in enumerate(images):
             assert_near(maps.logits[index], model(image[None]).logits[0], 1e-4)
-            alone = model.describe(image, Keypoints(xy[index], torch.ones(5)))
+            alone = describe_image(model, image, Keypoints(xy[index], torch.ones(5)))
             assert_near(together[index], alone, 1e-4)
 
 
@@ -150,7 +150,7 @@ def test_double_precision_is_kept() -> None:
     model, image = network().double(), picture(33, 45).double()
     with torch.no_grad():
         maps = model(image[None])
-        keypoints, descriptions = model.extract(image, num_keypoints=6)
+        keypoints, descriptions = extract_image(model, image, num_keypoints=6)
         single = network()(image.float()[None]).logits
     assert maps.logits.dtype == descriptions.dtype == torch.float64
     assert keypoints.xy.dtype == torch.float32
@@ -161,7 +161,7 @@ def test_half_precision_gives_single_precision_back() -> None:
     model, image = network(), picture(32, 32)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         maps = model(image[None])
-        keypoints, _ = model.extract(image, num_keypoints=6)
+        keypoints, _ = extract_image(model, image, num_keypoints=6)
     assert maps.logits.dtype == keypoints.xy.dtype == torch.float32
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from helpers import describe_image, detect_image
 from steerers.features import Keypoints
 from steerers.geometry import to_normalised, to_pixels
 from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector, dinov2_backbone
@@ -66,7 +67,7 @@ def make(kind: str, **options: Any) -> Network:
 
 
 def maps(network: Network, images: Tensor) -> Tensor:
-    return network.logits(images) if isinstance(network, DedodeDetector) else network.description_map(images)
+    return network.logits(images)[:, None] if isinstance(network, DedodeDetector) else network.description_map(images)
 
 
 def random_image(height: int, width: int, seed: int = 0) -> Tensor:
@@ -195,10 +196,10 @@ def test_detects_and_describes_as_kornia(
     dedode.descriptor.load_state_dict(descriptor.state_dict())
     image = random_image(60, 88)
     points, scores, descriptions = dedode.eval()(image[None], n=60, pad_if_not_divisible=False)
-    keypoints = detector.detect(image, num_keypoints=60)
+    keypoints = detect_image(detector, image, num_keypoints=60)
     torch.testing.assert_close(keypoints.xy, points[0] - 0.5, atol=1e-4, rtol=0)
     torch.testing.assert_close(keypoints.scores, scores[0], atol=0, rtol=1e-3)
-    torch.testing.assert_close(descriptor.describe(image, keypoints), descriptions[0], atol=2e-4, rtol=0)
+    torch.testing.assert_close(describe_image(descriptor, image, keypoints), descriptions[0], atol=2e-4, rtol=0)
 
 
 # Detect and describe --------------------------------------------------------------------------------------------------
@@ -208,9 +209,9 @@ def test_keypoints_are_pixels_of_the_logits(detector: DedodeDetector) -> None:
     image = random_image(40, 72)
     network = DedodeDetector("L", sampling=KeypointSampling(coverage=False)).eval()
     network.load_state_dict(detector.state_dict())
-    keypoints = network.detect(image, num_keypoints=50)
+    keypoints = detect_image(network, image, num_keypoints=50)
     with torch.no_grad():
-        logits = network.logits(image[None])[0, 0]
+        logits = network.logits(image[None])[0]
     x, y = keypoints.xy.long().unbind(1)
     torch.testing.assert_close(logits[y, x], logits.flatten().topk(50).values)
 
@@ -218,7 +219,7 @@ def test_keypoints_are_pixels_of_the_logits(detector: DedodeDetector) -> None:
 def test_mask_does_not_cost_keypoints(detector: DedodeDetector) -> None:
     mask = torch.zeros(48, 64, dtype=torch.bool)
     mask[:, :20] = True
-    keypoints = detector.detect(random_image(48, 64), num_keypoints=100, mask=mask)
+    keypoints = detect_image(detector, random_image(48, 64), num_keypoints=100, mask=mask)
     assert len(keypoints) == 100
     assert float(keypoints.xy[:, 0].max()) <= 19
 
@@ -226,8 +227,8 @@ def test_mask_does_not_cost_keypoints(detector: DedodeDetector) -> None:
 @pytest.mark.parametrize("size", [(8, 8), (8, 61), (37, 50)])
 def test_any_size(size: tuple[int, int], detector: DedodeDetector, descriptor: DedodeDescriptor) -> None:
     image = torch.rand(3, *size)
-    keypoints = detector.detect(image, num_keypoints=30)
-    assert descriptor.describe(image, keypoints).shape == (30, descriptor.dim)
+    keypoints = detect_image(detector, image, num_keypoints=30)
+    assert describe_image(descriptor, image, keypoints).shape == (30, descriptor.dim)
 
 
 @pytest.mark.parametrize("kind", ["detector L", "descriptor B"])
@@ -247,11 +248,11 @@ def test_a_rotation_of_image_and_kernels_rotations_the_map(kind: str) -> None:
 def test_descriptions_are_read_at_their_pixels(descriptor: DedodeDescriptor) -> None:
     image = random_image(32, 48)
     ys, xs = torch.tensor([0, 5, 31, 17]), torch.tensor([0, 47, 20, 33])
-    described = descriptor.describe(image, all_keypoints(torch.stack((xs, ys), dim=1).float()))
+    described = describe_image(descriptor, image, all_keypoints(torch.stack((xs, ys), dim=1).float()))
     with torch.no_grad():
         expected = descriptor.description_map(image[None])[0, :, ys, xs].T
     torch.testing.assert_close(described, expected, atol=1e-4, rtol=0)
-    assert descriptor.describe(image, all_keypoints(torch.zeros(0, 2))).shape == (0, 256)
+    assert describe_image(descriptor, image, all_keypoints(torch.zeros(0, 2))).shape == (0, 256)
 
 
 # Descriptor G ---------------------------------------------------------------------------------------------------------
@@ -265,8 +266,8 @@ def test_g_describes_any_size_in_the_frame_of_the_image(descriptor_g: DedodeDesc
     images = [F.interpolate(smooth, size=size, mode="bilinear", antialias=True)[0] for size in (fitting, other)]
     xy = to_pixels(torch.rand(40, 2, generator=generator) * 1.8 - 0.9, fitting[::-1])
     same = to_pixels(to_normalised(xy, fitting[::-1]), other[::-1])
-    a = descriptor_g.describe(images[0], all_keypoints(xy))
-    b = descriptor_g.describe(images[1], all_keypoints(same))
+    a = describe_image(descriptor_g, images[0], all_keypoints(xy))
+    b = describe_image(descriptor_g, images[1], all_keypoints(same))
     a, b = a - a.mean(0), b - a.mean(0)
     nearest = (F.normalize(a, dim=1) @ F.normalize(b, dim=1).T).argmax(1)
     assert (nearest == torch.arange(40)).float().mean() > 0.9
@@ -358,7 +359,7 @@ def test_dinov2_backbone_reads_the_official_names() -> None:
 def test_dinov2_backbone_in_g() -> None:
     pytest.importorskip("kornia")
     network = DedodeDescriptor("G", backbone=dinov2_backbone(official_dinov2(1024, 1, 4)), dtype=torch.bfloat16).eval()
-    described = network.describe(torch.rand(3, 40, 60), all_keypoints(torch.tensor([[3.0, 4.0], [50.0, 30.0]])))
+    described = describe_image(network, torch.rand(3, 40, 60), all_keypoints(torch.tensor([[3.0, 4.0], [50.0, 30.0]])))
     assert described.shape == (2, 256)
     assert len(network.state_dict()) == 364
 
@@ -425,8 +426,8 @@ def test_detect_and_describe_leave_the_mode_and_give_tensors_that_can_be_trained
     detector: DedodeDetector, descriptor: DedodeDescriptor
 ) -> None:
     image = random_image(32, 40)
-    keypoints = detector.detect(image, num_keypoints=20)
-    described = descriptor.describe(image, keypoints)
+    keypoints = detect_image(detector, image, num_keypoints=20)
+    described = describe_image(descriptor, image, keypoints)
     assert not detector.training
     assert not descriptor.training
     assert not any(t.is_inference() or t.requires_grad for t in (keypoints.xy, keypoints.scores, described))
@@ -438,7 +439,7 @@ def test_detect_and_describe_leave_the_mode_and_give_tensors_that_can_be_trained
 def test_describing_in_training_mode_has_gradients() -> None:
     network = make("descriptor B").train()
     assert isinstance(network, DedodeDescriptor)
-    described = network.describe(random_image(32, 40), all_keypoints(torch.rand(5, 2) * 30))
+    described = describe_image(network, random_image(32, 40), all_keypoints(torch.rand(5, 2) * 30))
     assert described.requires_grad
     assert network.training
 
@@ -450,8 +451,8 @@ def test_wrong_arguments(detector: DedodeDetector, descriptor: DedodeDescriptor)
         DedodeDescriptor("L")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"got torch\.float64"):
         DedodeDetector("B", dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"\(3, H, W\), got \(1, 32, 32\)"):
-        detector.detect(torch.rand(1, 32, 32), num_keypoints=5)
+    with pytest.raises(ValueError, match=r"\(B, 3, H, W\) with sides of at least 8, got \(1, 1, 32, 32\)"):
+        detect_image(detector, torch.rand(1, 32, 32), num_keypoints=5)
     with pytest.raises(ValueError, match="at least 8"):
         descriptor.description_map(torch.rand(1, 3, 7, 40))
     with pytest.raises(TypeError, match=r"torch\.uint8"):

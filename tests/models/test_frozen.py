@@ -8,15 +8,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers import describe_image, detect_image, extract_image
 from steerers._weights import WeightsError
 from steerers.features import Keypoints
 from steerers.models.base import Combined
-from steerers.models.frozen import ALIKED_DIMS, Aliked, CallableDescriptor, Disk, FrozenExtractor, XFeat
+from steerers.models.frozen import ALIKED_DIMS, Aliked, Disk, FrozenExtractor, XFeat
 
 kornia_feature = pytest.importorskip("kornia.feature")
 
@@ -42,7 +42,7 @@ def lively(name: str) -> FrozenExtractor:
         for norm in norms:
             norm.train()
             norm.momentum = None
-        model.describe(random_image(96, 96), points((0, 0)))
+        describe_image(model, random_image(96, 96), points((0, 0)))
         if isinstance(model, Aliked):
             model.network.desc_head.agg_weights.normal_()
     model.train(False)
@@ -72,54 +72,54 @@ def cosines(a: Tensor, b: Tensor) -> Tensor:
 def test_any_size(model: FrozenExtractor, size: tuple[int, int]) -> None:
     height, width = size
     image = random_image(height, width)
-    keypoints, descriptions = model.extract(image, num_keypoints=50)
+    keypoints, descriptions = extract_image(model, image, num_keypoints=50)
     assert descriptions.shape == (len(keypoints), model.dim)
     assert len(keypoints) <= 50
     assert (keypoints.xy >= 0).all()
     assert (keypoints.xy <= torch.tensor([width - 1, height - 1])).all()
     assert (keypoints.scores.diff() <= 0).all()
     assert len(keypoints) > 0 or min(size) < 7
-    foreign = model.describe(image, points((0, 0), (width - 1, height - 1), (0.3, 0.6), (-9, 1e4)))
+    foreign = describe_image(model, image, points((0, 0), (width - 1, height - 1), (0.3, 0.6), (-9, 1e4)))
     assert torch.isfinite(foreign).all()
     torch.testing.assert_close(foreign.norm(dim=1), torch.ones(4))
 
 
 def test_the_number_of_keypoints_keeps_the_best(model: FrozenExtractor) -> None:
     image = random_image(64, 96)
-    every = model.detect(image, num_keypoints=10**6)
-    few = model.detect(image, num_keypoints=11)
+    every = detect_image(model, image, num_keypoints=10**6)
+    few = detect_image(model, image, num_keypoints=11)
     assert len(every) > 20
     assert len(few) == 11
     torch.testing.assert_close(few.xy, every.xy[:11])
     torch.testing.assert_close(few.scores, every.scores[:11])
     with pytest.raises(ValueError, match="num_keypoints must be at least 1, got 0"):
-        model.detect(image, num_keypoints=0)
+        detect_image(model, image, num_keypoints=0)
 
 
 def test_a_mask_acts_before_the_best_are_chosen(model: FrozenExtractor) -> None:
     image = random_image(64, 96)
-    every = model.detect(image, num_keypoints=10**6)
+    every = detect_image(model, image, num_keypoints=10**6)
     mask = torch.zeros(64, 96, dtype=torch.bool)
     mask[:, 40:70] = True
     x, y = every.xy.round().long().unbind(-1)
     expected = every.select(mask[y, x])
     assert len(expected) > 5
     assert not mask[y[:5], x[:5]].all()
-    keypoints, descriptions = model.extract(image, num_keypoints=5, mask=mask)
+    keypoints, descriptions = extract_image(model, image, num_keypoints=5, mask=mask)
     torch.testing.assert_close(keypoints.xy, expected.xy[:5])
     assert len(descriptions) == 5
-    assert len(model.detect(image, num_keypoints=5, mask=torch.zeros_like(mask))) == 0
-    with pytest.raises(ValueError, match=r"mask must have the image's shape \(64, 96\), got \(96, 64\)"):
-        model.detect(image, num_keypoints=5, mask=mask.T)
+    assert len(detect_image(model, image, num_keypoints=5, mask=torch.zeros_like(mask))) == 0
+    with pytest.raises(ValueError, match=r"masks must have the images' shape \(1, 64, 96\), got \(1, 96, 64\)"):
+        detect_image(model, image, num_keypoints=5, mask=mask.T)
     with pytest.raises(TypeError, match="bool"):
-        model.detect(image, num_keypoints=5, mask=mask.float())
+        detect_image(model, image, num_keypoints=5, mask=mask.float())
 
 
 def test_what_is_no_image_is_refused(model: FrozenExtractor) -> None:
-    with pytest.raises(ValueError, match=r"image must have shape \(3, H, W\), got \(1, 8, 8\)"):
-        model.detect(torch.rand(1, 8, 8), num_keypoints=5)
+    with pytest.raises(ValueError, match=r"images must have shape \(B, 3, H, W\) .*, got \(1, 1, 8, 8\)"):
+        detect_image(model, torch.rand(1, 8, 8), num_keypoints=5)
     with pytest.raises(TypeError, match="floating point"):
-        model.detect(torch.zeros(3, 8, 8, dtype=torch.uint8), num_keypoints=5)
+        detect_image(model, torch.zeros(3, 8, 8, dtype=torch.uint8), num_keypoints=5)
 
 
 # Descriptions ---------------------------------------------------------------------------------------------------------
@@ -128,15 +128,15 @@ def test_what_is_no_image_is_refused(model: FrozenExtractor) -> None:
 @pytest.mark.parametrize("size", [(64, 96), (61, 83), (200, 300)])
 def test_describe_agrees_with_extract(model: FrozenExtractor, size: tuple[int, int]) -> None:
     image = random_image(*size)
-    keypoints, descriptions = model.extract(image, num_keypoints=100)
-    assert (cosines(model.describe(image, keypoints), descriptions) > 0.999).all()
+    keypoints, descriptions = extract_image(model, image, num_keypoints=100)
+    assert (cosines(describe_image(model, image, keypoints), descriptions) > 0.999).all()
     assert cosines(descriptions, descriptions.roll(1, 0)).mean() < 0.9
 
 
 def test_descriptions_are_the_networks_own() -> None:
     image = random_image(64, 96)
     for name, model in ((name, lively(name)) for name in MAKERS):
-        keypoints, descriptions = model.extract(image, num_keypoints=10**6)
+        keypoints, descriptions = extract_image(model, image, num_keypoints=10**6)
         with torch.no_grad():
             if name == "xfeat":
                 network = kornia_feature.XFeat(top_k=10**6, detection_threshold=0.0).eval()
@@ -163,8 +163,8 @@ def test_padding_leaves_the_image_where_it_is(model: FrozenExtractor) -> None:
     left, top = (2, 6) if isinstance(model, Aliked) else (0, 0)
     padded = nn.functional.pad(image[None], (left, 5 - left, top, 13 - top), mode="replicate")[0]
     xy = torch.tensor([[20.0, 20.0], [33.5, 40.25], [70.0, 58.0]])
-    expected = model.describe(padded, Keypoints(xy + torch.tensor([left, top]), torch.ones(3)))
-    assert (cosines(model.describe(image, Keypoints(xy, torch.ones(3))), expected) > 0.9999).all()
+    expected = describe_image(model, padded, Keypoints(xy + torch.tensor([left, top]), torch.ones(3)))
+    assert (cosines(describe_image(model, image, Keypoints(xy, torch.ones(3))), expected) > 0.9999).all()
 
 
 def test_aliked_takes_whole_pixels_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,23 +175,23 @@ def test_aliked_takes_whole_pixels_as_such(monkeypatch: pytest.MonkeyPatch) -> N
     patches = head.get_patches_func
     monkeypatch.setattr(head, "get_patches_func", lambda x, at, size: seen.append(at) or patches(x, at, size))
     xy = torch.stack((torch.arange(200.0), torch.arange(200.0) % 40), dim=-1)
-    model.describe(random_image(40, 200), Keypoints(xy, torch.ones(200)))
+    describe_image(model, random_image(40, 200), Keypoints(xy, torch.ones(200)))
     assert torch.equal(seen[0], xy.long())
 
 
 def test_keypoints_of_one_described_by_another() -> None:
     image = random_image(70, 90)
     combined = Combined(XFeat(threshold=0.0), Aliked("aliked-n16rot"))
-    keypoints, descriptions = combined.extract(image, num_keypoints=20)
+    keypoints, descriptions = extract_image(combined, image, num_keypoints=20)
     assert descriptions.shape == (20, 128)
-    torch.testing.assert_close(descriptions, combined.descriptor.describe(image, keypoints))
+    torch.testing.assert_close(descriptions, describe_image(combined.descriptor, image, keypoints))
 
 
 def test_extract_runs_the_network_once(model: FrozenExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     forward = model._forward
     monkeypatch.setattr(model, "_forward", lambda image: calls.append(1) or forward(image))  # type: ignore[func-returns-value]
-    model.extract(random_image(33, 47), num_keypoints=10)
+    extract_image(model, random_image(33, 47), num_keypoints=10)
     assert len(calls) == 1
 
 
@@ -219,8 +219,8 @@ def test_half_turn(name: str) -> None:
     model = MAKERS[name]()
     make_symmetric(model)
     image = random_image(96, 128)
-    found = model.detect(image, num_keypoints=10**6).xy
-    rotated = torch.tensor([127.0, 95.0]) - model.detect(image.rot90(2, (1, 2)), num_keypoints=10**6).xy
+    found = detect_image(model, image, num_keypoints=10**6).xy
+    rotated = torch.tensor([127.0, 95.0]) - detect_image(model, image.rot90(2, (1, 2)), num_keypoints=10**6).xy
     assert len(found) > 20
     distances = torch.cdist(found, rotated, compute_mode="donot_use_mm_for_euclid_dist")
     # A tie decided by rounding may cost a keypoint; a wrong frame would move them all.
@@ -234,7 +234,7 @@ def test_half_turn(name: str) -> None:
 def test_frozen_yet_fit_for_learning_a_steerer(model: FrozenExtractor) -> None:
     assert not any(parameter.requires_grad for parameter in model.parameters())
     assert not any(module.training for module in model.train().modules())
-    _, descriptions = model.extract(random_image(64, 96), num_keypoints=10)
+    _, descriptions = extract_image(model, random_image(64, 96), num_keypoints=10)
     steerer = nn.Linear(model.dim, model.dim, bias=False)
     steerer(descriptions).square().sum().backward()
     assert steerer.weight.grad is not None
@@ -245,7 +245,7 @@ def test_random_weights_are_announced_once(caplog: pytest.LogCaptureFixture, tmp
     fresh, loaded = XFeat(), XFeat()
     loaded.load_state_dict(fresh.state_dict())
     for model in (fresh, fresh, loaded, copy.deepcopy(loaded)):
-        model.detect(random_image(33, 47), num_keypoints=5)
+        detect_image(model, random_image(33, 47), num_keypoints=5)
     assert [record.getMessage() for record in caplog.records] == [
         "XFeat runs with random weights: load_weights(path) has not been called"
     ]
@@ -330,7 +330,7 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize("variant", ALIKED_DIMS)
 def test_aliked_variants(variant: str) -> None:
     model = Aliked(variant, threshold=0.0)
-    _, descriptions = model.extract(random_image(33, 47), num_keypoints=9)
+    _, descriptions = extract_image(model, random_image(33, 47), num_keypoints=9)
     assert model.dim == (64 if variant == "aliked-t16" else 128)
     assert descriptions.shape == (9, model.dim)
 
@@ -349,69 +349,3 @@ def test_without_kornia(make: Callable[[], object], title: str, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "kornia.feature", None)
     with pytest.raises(ImportError, match=rf'^{title} needs kornia: pip install "steerers\[kornia\]"$'):
         make()
-
-
-# Callables ------------------------------------------------------------------------------------------------------------
-
-
-def colours(image: Tensor, xy: Tensor) -> Tensor:
-    x, y = xy.round().long().unbind(-1)
-    return image[:, y, x].T
-
-
-def test_callable() -> None:
-    image = random_image(20, 30)
-    keypoints = points((3, 4), (29, 19))
-    descriptor = CallableDescriptor(colours)
-    with pytest.raises(RuntimeError, match="dim is not known before the first call"):
-        _ = descriptor.dim
-    torch.testing.assert_close(descriptor.describe(image, keypoints), image[:, [4, 19], [3, 29]].T)
-    assert descriptor.dim == 3
-    assert descriptor.describe(image, keypoints.select(torch.tensor([], dtype=torch.long))).shape == (0, 3)
-    assert Combined(XFeat(), descriptor).dim == 3
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_callable_of_arrays(dtype: type) -> None:
-    descriptor = CallableDescriptor(lambda _, xy: np.arange(2 * len(xy), dtype=dtype).reshape(-1, 2)[::-1], dim=2)
-    descriptions = descriptor.describe(random_image(20, 30), points((3, 4), (5, 6)))
-    assert descriptions.dtype == torch.float32
-    assert descriptions.tolist() == [[2, 3], [0, 1]]
-
-
-def test_callable_in_inference_mode_is_fit_for_learning() -> None:
-    descriptor = CallableDescriptor(torch.inference_mode()(colours))
-    descriptions = descriptor.describe(random_image(20, 30), points((3, 4)))
-    steerer = nn.Linear(3, 3)
-    steerer(descriptions).sum().backward()
-    assert steerer.weight.grad is not None
-
-
-@pytest.mark.parametrize(
-    ("result", "error", "message"),
-    [
-        (torch.ones(3, 4), ValueError, r"shape \(2, D\), got \(3, 4\)$"),
-        (torch.ones(4, 2), ValueError, r"shape \(2, D\), got \(4, 2\); it looks transposed$"),
-        (torch.ones(1, 2, 4), ValueError, r"shape \(2, D\), got \(1, 2, 4\)$"),
-        (torch.ones(2, 4, dtype=torch.uint8), TypeError, "floating-point descriptions, got torch.uint8"),
-        (np.ones((2, 4), dtype=bool), TypeError, "floating-point descriptions, got torch.bool"),
-        ([[1.0], [2.0]], TypeError, r"tensor or an array of shape \(2, D\), got list"),
-        (None, TypeError, "got NoneType"),
-        (torch.tensor([[1.0, 2.0], [torch.nan, 0.0]]), ValueError, "1 of 2 descriptions that are not finite"),
-    ],
-)
-def test_callables_that_return_something_else(result: object, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        CallableDescriptor(lambda *_: result).describe(random_image(20, 30), points((3, 4), (5, 6)))
-
-
-def test_callable_keeps_its_dimension() -> None:
-    sizes = iter((4, 5))
-    descriptor = CallableDescriptor(lambda _, xy: torch.ones(len(xy), next(sizes)))
-    descriptor.describe(random_image(20, 30), points((3, 4)))
-    with pytest.raises(ValueError, match=r"shape \(1, 4\), got \(1, 5\)"):
-        descriptor.describe(random_image(20, 30), points((3, 4)))
-    with pytest.raises(TypeError, match="fn must be callable"):
-        CallableDescriptor(3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="dim must be at least 1, got 0"):
-        CallableDescriptor(colours, dim=0)

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from helpers import EXAMPLES, randn
+from helpers import EXAMPLES, extract_image, randn
 from steerers import Steerer, __version__
 from steerers.images.load import to_uint8
 from steerers.matching.strategies import make_strategy
@@ -68,7 +68,7 @@ def run(path: Path, images: Tensor) -> list[Any]:
 def assert_same(model: Model, image: Tensor, keypoints: Any, scores: Any, descriptions: Any) -> int:
     """The rows of one image are what the network extracts, filled up with scores of -1; how many are not filling."""
     with torch.no_grad():
-        found, described = model.extractor.extract(image, num_keypoints=COUNT)
+        found, described = extract_image(model.extractor, image, num_keypoints=COUNT)
     n = len(found)
     assert keypoints.shape == (COUNT, 2)
     assert (scores[:n] > 0).all()
@@ -217,7 +217,9 @@ def test_the_code_in_the_documentation(any_size: Path, tmp_path: Path, monkeypat
     exec(code, names)
     model = small_model()
     with torch.no_grad():
-        found, described = model.extractor.extract(torch.from_numpy(image).movedim(2, 0) / 255, num_keypoints=COUNT)
+        found, described = extract_image(
+            model.extractor, torch.from_numpy(image).movedim(2, 0) / 255, num_keypoints=COUNT
+        )
     np.testing.assert_allclose(names["keypoints0"], found.xy, atol=1e-3)
     np.testing.assert_allclose(names["descriptions0"], F.normalize(described), atol=1e-4)
     first = F.normalize(randn(60, 12, dtype=torch.float32))

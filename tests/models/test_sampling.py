@@ -15,9 +15,9 @@ from steerers.geometry import to_pixels
 from steerers.models.sampling import (
     DEFAULT_SAMPLING,
     KeypointSampling,
+    choose_keypoints,
     keypoint_scores,
     refine,
-    sample_batch,
     sample_descriptions,
     sample_keypoints,
 )
@@ -40,6 +40,13 @@ def pixels(keypoints: Keypoints) -> list[tuple[int, int]]:
     return [(int(x), int(y)) for x, y in keypoints.xy]
 
 
+def sample(
+    logits: Tensor, count: int, mask: Tensor | None = None, sampling: KeypointSampling = DEFAULT_SAMPLING
+) -> Keypoints:
+    """The keypoints of one (H, W) map."""
+    return sample_keypoints(logits[None], count, None if mask is None else mask[None], sampling)[0]
+
+
 # The choice -----------------------------------------------------------------------------------------------------------
 
 
@@ -50,7 +57,7 @@ def test_agrees_with_kornia(size: tuple[int, int], coverage: bool) -> None:
     logits = random_logits(*size)
     probabilities = logits.flatten().softmax(0).view(1, *size)
     points, scores = oracle(probabilities, num_samples=200, increase_coverage=coverage)
-    ours = sample_keypoints(logits, 200, None, KeypointSampling(coverage=coverage))
+    ours = sample(logits, 200, None, KeypointSampling(coverage=coverage))
     torch.testing.assert_close(ours.xy, to_pixels(points[0], size[::-1]), atol=1e-4, rtol=0)
     torch.testing.assert_close(ours.scores, scores[0], atol=0, rtol=1e-5)
 
@@ -58,7 +65,7 @@ def test_agrees_with_kornia(size: tuple[int, int], coverage: bool) -> None:
 def test_pixel_frame_and_order() -> None:
     logits = torch.full((5, 7), -4.0)
     logits[0, 0], logits[4, 6], logits[1, 5] = 3.0, 2.0, 1.0
-    keypoints = sample_keypoints(logits, 3, None, PLAIN)
+    keypoints = sample(logits, 3, None, PLAIN)
     assert pixels(keypoints) == [(0, 0), (6, 4), (5, 1)]
     torch.testing.assert_close(keypoints.scores, logits.flatten().softmax(0)[[0, 34, 12]])
     assert keypoints.xy.dtype == keypoints.scores.dtype == torch.float32
@@ -67,7 +74,7 @@ def test_pixel_frame_and_order() -> None:
 @given(SIZES, st.integers(0, 100))
 @settings(deadline=None, max_examples=25)
 def test_scores_without_coverage_are_the_probabilities(size: tuple[int, int], seed: int) -> None:
-    keypoints = sample_keypoints(random_logits(*size, seed), 10**6, None, PLAIN)
+    keypoints = sample(random_logits(*size, seed), 10**6, None, PLAIN)
     assert len(keypoints) == math.prod(size)
     assert float(keypoints.scores.sum()) == pytest.approx(1, abs=1e-5)
     assert (keypoints.scores.diff() <= 0).all()
@@ -75,26 +82,28 @@ def test_scores_without_coverage_are_the_probabilities(size: tuple[int, int], se
 
 @given(SIZES, st.integers(0, 100), st.integers(1, 3), st.sampled_from([torch.float32, torch.float64]))
 @settings(deadline=None, max_examples=25)
-def test_scores_rotation_with_the_map(size: tuple[int, int], seed: int, rotations: int, dtype: torch.dtype) -> None:
+def test_scores_rotate_with_the_map(size: tuple[int, int], seed: int, rotations: int, dtype: torch.dtype) -> None:
     logits = random_logits(*size, seed).to(dtype)
-    rotated = keypoint_scores(torch.rot90(logits, rotations))
+    rotated = keypoint_scores(torch.rot90(logits, rotations)[None])[0]
     tolerance = 1e-4 if dtype == torch.float32 else 1e-10
-    torch.testing.assert_close(rotated, torch.rot90(keypoint_scores(logits), rotations), rtol=tolerance, atol=0)
+    torch.testing.assert_close(
+        rotated, torch.rot90(keypoint_scores(logits[None])[0], rotations), rtol=tolerance, atol=0
+    )
 
 
 def test_coverage_prefers_the_lonely() -> None:
     logits = torch.full((60, 120), -20.0)
     logits[20:40, 10:30] = 1.0  # a crowd
     logits[30, 100] = 0.5  # one alone, a little less probable than each of the crowd
-    assert pixels(sample_keypoints(logits, 1, None, DEFAULT_SAMPLING)) == [(100, 30)]
-    assert pixels(sample_keypoints(logits, 1, None, PLAIN)) != [(100, 30)]
+    assert pixels(sample(logits, 1, None, DEFAULT_SAMPLING)) == [(100, 30)]
+    assert pixels(sample(logits, 1, None, PLAIN)) != [(100, 30)]
 
 
 def test_half_precision_logits_are_scored_in_float32() -> None:
     logits = random_logits(30, 40).bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        keypoints = sample_keypoints(logits, 50)
-    expected = sample_keypoints(logits.float(), 50)
+        keypoints = sample(logits, 50)
+    expected = sample(logits.float(), 50)
     assert torch.equal(keypoints.xy, expected.xy)
     assert torch.equal(keypoints.scores, expected.scores)
 
@@ -105,29 +114,29 @@ def test_half_precision_logits_are_scored_in_float32() -> None:
 @given(SIZES, st.integers(0, 100), st.floats(0, 1), st.sampled_from([1, 3]))
 @settings(deadline=None, max_examples=25)
 def test_a_mask_keeps_the_ranking_of_what_it_allows(
-    size: tuple[int, int], seed: int, share: float, nms_size: int
+    size: tuple[int, int], seed: int, fraction: float, nms_size: int
 ) -> None:
     logits = random_logits(*size, seed)
-    mask = torch.rand(size, generator=torch.Generator().manual_seed(seed)) < share
+    mask = torch.rand(size, generator=torch.Generator().manual_seed(seed)) < fraction
     sampling = KeypointSampling(nms_size=nms_size)
-    everything = sample_keypoints(logits, 10**6, None, sampling)
+    everything = sample(logits, 10**6, None, sampling)
     x, y = everything.xy.long().unbind(1)
     expected = everything.select(mask[y, x])
-    masked = sample_keypoints(logits, 10**6, mask, sampling)
+    masked = sample(logits, 10**6, mask, sampling)
     assert torch.equal(masked.xy, expected.xy)
     assert torch.equal(masked.scores, expected.scores)
-    fewer = sample_keypoints(logits, 5, mask, sampling)
+    fewer = sample(logits, 5, mask, sampling)
     assert torch.equal(fewer.xy, expected.xy[:5])
 
 
 def test_nothing_allowed_is_no_keypoints() -> None:
     logits = random_logits(10, 10)
-    assert len(sample_keypoints(logits, 5, torch.zeros(10, 10, dtype=torch.bool))) == 0
-    assert len(sample_keypoints(logits, 5, None, KeypointSampling(border=5))) == 0
+    assert len(sample(logits, 5, torch.zeros(10, 10, dtype=torch.bool))) == 0
+    assert len(sample(logits, 5, None, KeypointSampling(border=5))) == 0
 
 
 def test_border() -> None:
-    keypoints = sample_keypoints(random_logits(12, 20), 10**6, None, KeypointSampling(border=4))
+    keypoints = sample(random_logits(12, 20), 10**6, None, KeypointSampling(border=4))
     assert len(keypoints) == 4 * 12
     assert keypoints.xy.amin(0).tolist() == [4, 4]
     assert keypoints.xy.amax(0).tolist() == [15, 7]
@@ -136,17 +145,17 @@ def test_border() -> None:
 @pytest.mark.parametrize("nms_size", [3, 5])
 def test_suppression_leaves_one_in_a_window(nms_size: int) -> None:
     logits = random_logits(40, 50)
-    keypoints = sample_keypoints(logits, 10**6, None, KeypointSampling(nms_size=nms_size))
+    keypoints = sample(logits, 10**6, None, KeypointSampling(nms_size=nms_size))
     chebyshev = (keypoints.xy[:, None] - keypoints.xy[None]).abs().amax(-1)
     chebyshev.fill_diagonal_(torch.inf)
     assert float(chebyshev.min()) > nms_size // 2
-    assert keypoints.scores[0] == keypoint_scores(logits).max()
+    assert keypoints.scores[0] == keypoint_scores(logits[None]).max()
 
 
 def test_suppression_where_probabilities_are_zero() -> None:
     logits = random_logits(40, 40, spread=60.0)
     sampling = KeypointSampling(coverage=False, nms_size=5)
-    keypoints = sample_keypoints(logits, 10**6, None, sampling)
+    keypoints = sample(logits, 10**6, None, sampling)
     assert float(keypoints.scores.min()) == 0.0
     chebyshev = (keypoints.xy[:, None] - keypoints.xy[None]).abs().amax(-1)
     assert float(chebyshev.fill_diagonal_(torch.inf).min()) > 2
@@ -158,7 +167,7 @@ def test_what_is_impossible_comes_before_what_is_not_allowed() -> None:
     logits = torch.full((3, 4), -torch.inf)
     logits[0, 0], mask = 1.0, torch.zeros(3, 4, dtype=torch.bool)
     mask[0, 0] = mask[2, 1] = True
-    assert pixels(sample_keypoints(logits, 5, mask, PLAIN)) == [(0, 0), (1, 2)]
+    assert pixels(sample(logits, 5, mask, PLAIN)) == [(0, 0), (1, 2)]
 
 
 # Sub-pixel ------------------------------------------------------------------------------------------------------------
@@ -168,22 +177,22 @@ def test_what_is_impossible_comes_before_what_is_not_allowed() -> None:
 def test_subpixel_finds_a_peak_between_pixels(where: tuple[float, float]) -> None:
     logits = peak(17, 21, *where)
     sampling = KeypointSampling(coverage=False, nms_size=7, subpixel=True)
-    refined = sample_keypoints(logits, 1, None, sampling)
+    refined = sample(logits, 1, None, sampling)
     torch.testing.assert_close(refined.xy[0], torch.tensor(where), atol=0.02, rtol=0)
-    assert pixels(sample_keypoints(logits, 1, None, PLAIN)) == [(round(where[0]), round(where[1]))]
+    assert pixels(sample(logits, 1, None, PLAIN)) == [(round(where[0]), round(where[1]))]
 
 
 def test_subpixel_is_the_soft_argmax_with_temperature_one_half() -> None:
     logits = torch.full((5, 5), -100.0)
     logits[2, 2], logits[2, 3] = 1.0, 0.5
-    refined = sample_keypoints(logits, 1, None, KeypointSampling(nms_size=3, subpixel=True, coverage=False))
-    share = math.exp(0.5 / 0.5) / (math.exp(1 / 0.5) + math.exp(0.5 / 0.5))
-    torch.testing.assert_close(refined.xy, torch.tensor([[2 + share, 2.0]]))
+    refined = sample(logits, 1, None, KeypointSampling(nms_size=3, subpixel=True, coverage=False))
+    fraction = math.exp(0.5 / 0.5) / (math.exp(1 / 0.5) + math.exp(0.5 / 0.5))
+    torch.testing.assert_close(refined.xy, torch.tensor([[2 + fraction, 2.0]]))
 
 
 def test_subpixel_at_the_edge_stays_in_the_image() -> None:
     logits = peak(9, 9, 0, 8)
-    refined = sample_keypoints(logits, 1, None, KeypointSampling(nms_size=5, subpixel=True))
+    refined = sample(logits, 1, None, KeypointSampling(nms_size=5, subpixel=True))
     x, y = refined.xy[0].tolist()
     assert 0 < x < 1
     assert 7 < y < 8
@@ -203,21 +212,21 @@ def test_logits_that_are_not_finite(bad: float) -> None:
     logits = random_logits(8, 8)
     logits[3, 4] = bad
     with pytest.raises(ValueError, match="NaN or inf"):
-        sample_keypoints(logits, 5)
+        sample(logits, 5)
     with pytest.raises(ValueError, match="-inf everywhere"):
-        sample_keypoints(torch.full((8, 8), -torch.inf), 5)
+        sample(torch.full((8, 8), -torch.inf), 5)
 
 
 def test_wrong_arguments() -> None:
     logits = random_logits(8, 9)
-    with pytest.raises(ValueError, match="num_keypoints must be positive, got 0"):
-        sample_keypoints(logits, 0)
-    with pytest.raises(ValueError, match=r"\(H, W\), got \(1, 8, 9\)"):
-        sample_keypoints(logits[None], 5)
-    with pytest.raises(ValueError, match=r"mask must have the image's shape \(8, 9\), got \(9, 8\)"):
-        sample_keypoints(logits, 5, torch.ones(9, 8, dtype=torch.bool))
+    with pytest.raises(ValueError, match="num_keypoints must be at least 1, got 0"):
+        sample(logits, 0)
+    with pytest.raises(ValueError, match=r"\(B, H, W\), got \(8, 9\)"):
+        sample_keypoints(logits, 5)
+    with pytest.raises(ValueError, match=r"masks must have the images' shape \(1, 8, 9\), got \(1, 9, 8\)"):
+        sample(logits, 5, torch.ones(9, 8, dtype=torch.bool))
     with pytest.raises(TypeError, match="bool"):
-        sample_keypoints(logits, 5, torch.ones(8, 9))
+        sample(logits, 5, torch.ones(8, 9))
 
 
 # Descriptions ---------------------------------------------------------------------------------------------------------
@@ -278,12 +287,12 @@ def test_a_batch_is_sampled_image_by_image(
 ) -> None:
     logits = torch.stack([random_logits(*size, seed + k) for k in range(3)])
     masks = torch.rand(3, *size, generator=torch.Generator().manual_seed(seed)) < 0.4 if masked else None
-    xy, real = sample_batch(logits, count, masks, sampling)
-    assert xy.shape == (3, min(count, math.prod(size)), 2)
+    xy, _, real = choose_keypoints(logits, count, masks, sampling)
+    assert xy.shape == (3, count, 2)
     assert real.shape == xy.shape[:2]
     assert xy.isfinite().all()
     for index in range(3):
-        expected = sample_keypoints(logits[index], count, None if masks is None else masks[index], sampling)
+        expected = sample(logits[index], count, None if masks is None else masks[index], sampling)
         assert real[index].tolist() == [k < len(expected) for k in range(real.shape[1])]
         torch.testing.assert_close(xy[index][real[index]], expected.xy)
 
@@ -291,13 +300,13 @@ def test_a_batch_is_sampled_image_by_image(
 def test_a_batch_is_sampled_in_full_precision() -> None:
     logits = torch.stack([random_logits(300, 400, seed) for seed in (0, 1)])
     sampling = KeypointSampling(coverage=False, nms_size=5, subpixel=True)
-    expected, _ = sample_batch(logits, 50, None, sampling)
+    expected, *_ = choose_keypoints(logits, 50, None, sampling)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        xy, _ = sample_batch(logits, 50, None, sampling)
+        xy, *_ = choose_keypoints(logits, 50, None, sampling)
     assert xy.dtype == torch.float32
     assert torch.equal(xy, expected)
-    assert sample_batch(logits.double(), 50, None, sampling)[0].dtype == torch.float64
-    assert sample_batch(logits.bfloat16(), 50, None, sampling)[0].dtype == torch.float32
+    assert choose_keypoints(logits.double(), 50, None, sampling)[0].dtype == torch.float64
+    assert choose_keypoints(logits.bfloat16(), 50, None, sampling)[0].dtype == torch.float32
 
 
 @pytest.mark.parametrize("size", [3, 5])
@@ -307,11 +316,11 @@ def test_the_gradient_of_refinement(size: int) -> None:
     assert torch.autograd.gradcheck(lambda x: refine(x, pixels, size), (logits,))
 
 
-def test_keypoints_follow_the_gradient_of_their_places() -> None:
+def test_keypoints_follow_the_gradient_of_their_positions() -> None:
     logits = peak(15, 15, 7.0, 7.0)[None].requires_grad_()
     sampling = KeypointSampling(coverage=False, nms_size=5, subpixel=True)
-    xy, _ = sample_batch(logits, 1, None, sampling)
+    xy, *_ = choose_keypoints(logits, 1, None, sampling)
     (xy[0, 0, 0] - 8).square().backward()  # further to the right, please
     assert float(logits.grad[0, 7, 8]) < 0 < float(logits.grad[0, 7, 6])
-    moved = sample_batch(logits.detach() - logits.grad, 1, None, sampling)[0]
+    moved = choose_keypoints(logits.detach() - logits.grad, 1, None, sampling)[0]
     assert 7 < float(moved[0, 0, 0]) < 8

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from helpers import describe_image, detect_image, extract_image
 from steerers._weights import WeightsError
 from steerers.features import Keypoints
 from steerers.models.superpoint import LICENCE_NOTE, SuperPoint, suppress
@@ -83,7 +84,7 @@ def test_suppression_of_a_ramp_ends() -> None:
 def test_any_size(model: SuperPoint, size: tuple[int, int]) -> None:
     height, width = size
     image = random_image(height, width)
-    keypoints, descriptions = model.extract(image, num_keypoints=40)
+    keypoints, descriptions = extract_image(model, image, num_keypoints=40)
     assert descriptions.shape == (len(keypoints), 256)
     assert len(keypoints) == {1: 0, 7: 0, 33: len(keypoints), 200: 40}[height]
     assert len(keypoints) > 0 or height < 9
@@ -93,23 +94,23 @@ def test_any_size(model: SuperPoint, size: tuple[int, int]) -> None:
     assert (keypoints.scores.diff() <= 0).all()
     near = torch.cdist(keypoints.xy, keypoints.xy, p=torch.inf).fill_diagonal_(torch.inf)
     assert (near > 4).all()
-    assert (cosines(model.describe(image, keypoints), descriptions) > 0.999).all()
+    assert (cosines(describe_image(model, image, keypoints), descriptions) > 0.999).all()
     foreign = Keypoints(torch.tensor([[0.0, 0.0], [width - 1, height - 1], [-5.0, 1e4]]), torch.ones(3))
-    torch.testing.assert_close(model.describe(image, foreign).norm(dim=1), torch.ones(3))
+    torch.testing.assert_close(describe_image(model, image, foreign).norm(dim=1), torch.ones(3))
 
 
 def test_mask_and_border(model: SuperPoint) -> None:
     image = random_image(80, 120)
     mask = torch.zeros(80, 120, dtype=torch.bool)
     mask[:, 30:70] = True
-    every = model.detect(image, num_keypoints=10**6)
+    every = detect_image(model, image, num_keypoints=10**6)
     inside = every.select((every.xy[:, 0] >= 30) & (every.xy[:, 0] < 70))
     assert 5 < len(inside) < len(every)
-    masked = model.detect(image, num_keypoints=5, mask=mask)
+    masked = detect_image(model, image, num_keypoints=5, mask=mask)
     torch.testing.assert_close(masked.xy, inside.xy[:5])
     whole = SuperPoint(border=0)
     whole.load_state_dict(model.state_dict())
-    xy = whole.detect(image, num_keypoints=10**6).xy
+    xy = detect_image(whole, image, num_keypoints=10**6).xy
     assert ((xy < 4) | (xy > torch.tensor([115, 75]))).any()
 
 
@@ -119,7 +120,7 @@ def test_descriptions_are_read_at_the_centres_of_cells(model: SuperPoint) -> Non
     with torch.no_grad():
         _, features = model._forward(image[None])
     cells = torch.cartesian_prod(torch.arange(6), torch.arange(8))  # x, y
-    described = model.describe(image, Keypoints(8.0 * cells + 3.5, torch.ones(48)))
+    described = describe_image(model, image, Keypoints(8.0 * cells + 3.5, torch.ones(48)))
     torch.testing.assert_close(described, features[0][:, cells[:, 1], cells[:, 0]].T)
 
 
@@ -134,8 +135,8 @@ def test_half_turn() -> None:
         for values in (last.weight, last.bias):
             values[:64] = (values[:64] + values[:64].flip(0)) / 2
     image = random_image(64, 96)
-    found = model.detect(image, num_keypoints=10**6).xy
-    rotated = torch.tensor([95.0, 63.0]) - model.detect(image.rot90(2, (1, 2)), num_keypoints=10**6).xy
+    found = detect_image(model, image, num_keypoints=10**6).xy
+    rotated = torch.tensor([95.0, 63.0]) - detect_image(model, image.rot90(2, (1, 2)), num_keypoints=10**6).xy
     distances = torch.cdist(found, rotated)
     assert len(found) > 20
     assert (distances.min(dim=1).values < 0.5).float().mean() > 0.95
@@ -148,13 +149,13 @@ def test_channels_are_the_pixels_of_a_cell() -> None:
         for parameter in model.parameters():
             parameter.zero_()
         model.network.get_submodule("convPb").bias[8 * 2 + 5] = 9.0
-    xy = model.detect(random_image(24, 16), num_keypoints=100).xy
+    xy = detect_image(model, random_image(24, 16), num_keypoints=100).xy
     assert sorted(map(tuple, xy.tolist())) == [(x, y) for x in (5, 13) for y in (2, 10, 18)]
 
 
 def test_needs_no_kornia(model: SuperPoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kornia", None)
-    assert len(model.detect(random_image(48, 48), num_keypoints=3)) == 3
+    assert len(detect_image(model, random_image(48, 48), num_keypoints=3)) == 3
 
 
 def test_options() -> None:
@@ -162,7 +163,7 @@ def test_options() -> None:
         SuperPoint(nms_radius=0)
     with pytest.raises(ValueError, match="border must not be negative, got -1"):
         SuperPoint(border=-1)
-    assert len(SuperPoint(threshold=1.0).detect(random_image(48, 48), num_keypoints=3)) == 0
+    assert len(detect_image(SuperPoint(threshold=1.0), random_image(48, 48), num_keypoints=3)) == 0
 
 
 # Weights --------------------------------------------------------------------------------------------------------------
@@ -183,7 +184,9 @@ def test_weights_round_trip_and_licence(model: SuperPoint, tmp_path: Path, caplo
         ("steerers.models.superpoint", LICENCE_NOTE)
     ]
     image = random_image(48, 64)
-    for ours, theirs in zip(model.extract(image, num_keypoints=9), fresh.extract(image, num_keypoints=9), strict=True):
+    for ours, theirs in zip(
+        extract_image(model, image, num_keypoints=9), extract_image(fresh, image, num_keypoints=9), strict=True
+    ):
         torch.testing.assert_close(getattr(ours, "xy", ours), getattr(theirs, "xy", theirs))
     assert not any(parameter.requires_grad for parameter in fresh.parameters())
 

@@ -24,13 +24,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import steerers
+from helpers import describe_image, detect_image, extract_image
 from steerers import Group, Keypoints, Steerer, _weights
 from steerers._weights import WeightsError
 from steerers.accel.networks.compact import FastCompact
 from steerers.accel.networks.dedode import FastDedodeDescriptor, FastDedodeDetector
 from steerers.benchmarks.runs import fingerprint
 from steerers.models import dedode, downloads, parts, zoo
-from steerers.models.base import Combined, Descriptor, Extractor
+from steerers.models.base import Combined, SingleDescriptor, SingleExtractor
 from steerers.models.compact import Compact
 from steerers.models.dedode import DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile
@@ -377,13 +378,13 @@ def test_a_steerer_that_does_not_fit_is_refused(
         entry.build({path.name: path})
 
 
-class DedodeLike(Extractor):
+class DedodeLike(SingleExtractor):
     dim = 256
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+    def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
         raise NotImplementedError
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         raise NotImplementedError
 
 
@@ -475,7 +476,7 @@ def test_keypoints_of_one_model_described_by_another(kornia_store: Path) -> None
     assert features.model == "xfeat@superpoint"
     assert len(features) > 5
     assert torch.equal(features.keypoints, superpoint.extract(image).keypoints)
-    described = xfeat.describe(image, Keypoints(features.keypoints, features.scores))
+    described = describe_image(xfeat, image, Keypoints(features.keypoints, features.scores))
     torch.testing.assert_close(features.descriptions, described)
     with pytest.raises(ValueError, match="cannot be matched by 'xfeat@superpoint'"):
         both.match(superpoint.extract(image), features)
@@ -540,10 +541,10 @@ def test_a_missing_extra_is_named_before_any_download(name: str, extra: str, mon
 
 
 def test_an_entry_without_a_detector_is_refused() -> None:
-    class Blind(Descriptor):
+    class Blind(SingleDescriptor):
         dim = 2
 
-        def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+        def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
             raise NotImplementedError
 
     entry = Entry("blind", "", 2, None, "", Part(lambda _: Blind()))
@@ -674,8 +675,8 @@ def test_the_compact_network_in_half_precision() -> None:
     half, full = (steerers.load("compact", precision=name, num_keypoints=50) for name in ("float16", "float32"))
     assert any(isinstance(module, FastCompact) for module in half.model.extractor.modules())
     assert not any(isinstance(module, Compact) for module in half.model.extractor.modules())
-    keypoints, descriptions = full.model.extractor.extract(picture(), num_keypoints=50)
-    described = half.model.extractor.describe(picture(), keypoints)
+    keypoints, descriptions = extract_image(full.model.extractor, picture(), num_keypoints=50)
+    described = describe_image(half.model.extractor, picture(), keypoints)
     assert described.dtype == torch.float32
     assert nn.functional.cosine_similarity(described, descriptions).min() > 0.999
     with pytest.raises(ValueError, match="model 'compact' without its fast form runs in float32 only, not in bfloat16"):
@@ -696,26 +697,33 @@ def test_configuring_for_speed_leaves_the_model_as_it_is(store: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"precision": "bfloat16"}, {"fast": False}])
 def test_a_model_is_configured_once(options: dict[str, Any]) -> None:
-    model = steerers.load("compact").model
+    model = zoo.configure(zoo.build("compact"))
     with pytest.raises(ValueError, match="model 'compact' is already configured: its networks are in their fast form"):
         zoo.configure(model, **options)
 
 
 def test_fast_networks_among_others() -> None:
     """The compact network as the detector of another model, which has no fast form."""
-    fast, plain = (
-        steerers.load("upright-sift", detector="compact", num_keypoints=30, fast=fast) for fast in (True, False)
-    )
-    assert isinstance(fast.model.extractor, Combined)
-    assert any(isinstance(module, FastCompact) for module in fast.model.extractor.modules())
-    assert any(isinstance(module, Compact) for module in plain.model.extractor.modules())
-    image = picture(120, 136)
-    torch.testing.assert_close(fast.extract(image).keypoints, plain.extract(image).keypoints, atol=1e-4, rtol=0)
+    plain = zoo.build("upright-sift", detector="compact")
+    fast, image = zoo.configure(plain), picture(120, 136)
+    assert isinstance(fast.extractor, Combined)
+    assert any(isinstance(module, FastCompact) for module in fast.extractor.modules())
+    assert any(isinstance(module, Compact) for module in plain.extractor.modules())
+    found, expected = (detect_image(model.extractor, image, num_keypoints=30) for model in (fast, plain))
+    torch.testing.assert_close(found.xy, expected.xy, atol=1e-4, rtol=0)
+
+
+def test_on_a_cpu_the_plain_compact_network_stays() -> None:
+    """It is as fast there; a network of DeDoDe beside it, or half precision, is exchanged all the same."""
+    cpu, plain = torch.device("cpu"), zoo.build("compact")
+    assert zoo.configure(plain, device=cpu) is plain
+    assert zoo.configure(plain, device=torch.device("cuda")) is not plain
+    assert zoo.configure(plain, "float16", device=cpu) is not plain
 
 
 def test_fingerprints_tell_fast_networks_apart() -> None:
     prints = [
-        fingerprint(steerers.load("compact", precision=precision, fast=fast).model.extractor)
+        fingerprint(zoo.configure(zoo.build("compact"), precision, fast=fast).extractor)
         for precision, fast in (("float32", True), ("float32", True), ("bfloat16", True), ("float32", False))
     ]
     assert prints[0] == prints[1]  # so that what was predicted before is found again

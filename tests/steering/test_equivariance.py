@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import steerers
-from helpers import EXAMPLES
+from helpers import EXAMPLES, describe_image, detect_image
 from steerers import Steerer, assert_equivariant
 from steerers.features import Keypoints
 from steerers.geometry import to_normalised
@@ -30,10 +30,10 @@ def photograph() -> tuple[Tensor, Tensor, Describe]:
     """An image, its keypoints, and Upright SIFT as a callable that knows their scales."""
     model = UprightSift()
     image = load_image(EXAMPLES / "coffee.jpg", max_size=400).tensor
-    found = model.detect(image, num_keypoints=200)
+    found = detect_image(model, image, num_keypoints=200)
 
     def describe(image: Tensor, xy: Tensor) -> Tensor:
-        return model.describe(image, Keypoints(xy, found.scores, found.scales))
+        return describe_image(model, image, Keypoints(xy, found.scores, found.scales))
 
     return image, found.xy, describe
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import steerers
-from helpers import EXAMPLES, randn
+from helpers import EXAMPLES, describe_image, randn
 from steerers.cli import main
 from steerers.datasets.views import Views
 from steerers.features import Keypoints
@@ -106,7 +106,7 @@ def test_any_callable_can_be_fitted() -> None:
 
     def describe(image: torch.Tensor, keypoints: torch.Tensor) -> torch.Tensor:
         calls.append(tuple(image.shape))
-        return sift.describe(image, Keypoints(keypoints, torch.ones(len(keypoints))))
+        return describe_image(sift, image, Keypoints(keypoints, torch.ones(len(keypoints))))
 
     options = FitOptions(num_pairs=8, num_keypoints=100, steps=3, views=Views(size=224))
     steerer = steerers.fit(describe, PHOTOGRAPHS, "SO2", options=options)
@@ -137,10 +137,10 @@ def test_held_out_photographs_are_not_fitted_to(count: int, fraction: float, hel
     """Each photograph is of one grey, by which its descriptions tell it; at least one is held out, and one is not."""
 
     class Grey(UprightSift):
-        def detect(self, image: torch.Tensor, *, num_keypoints: int, mask: torch.Tensor | None = None) -> Keypoints:
+        def detect_one(self, image: torch.Tensor, num_keypoints: int, mask: torch.Tensor | None) -> Keypoints:
             return Keypoints(torch.tensor([[32.0, 32.0]]), torch.ones(1))
 
-        def describe(self, image: torch.Tensor, keypoints: Keypoints) -> torch.Tensor:
+        def describe_one(self, image: torch.Tensor, keypoints: Keypoints) -> torch.Tensor:
             return torch.stack([image[0, 32, 32], torch.tensor(1.0)])[None]
 
     photographs = [torch.full((3, 200, 200), 0.1 * k) for k in range(1, count + 1)]
@@ -166,8 +166,8 @@ def test_a_frozen_descriptor_stays_as_it_is() -> None:
             self.weight = torch.nn.Parameter(torch.eye(128))
             self.batch_norm = torch.nn.BatchNorm1d(128)
 
-        def describe(self, image: torch.Tensor, keypoints: Keypoints) -> torch.Tensor:
-            return self.batch_norm(super().describe(image, keypoints) @ self.weight)
+        def describe_one(self, image: torch.Tensor, keypoints: Keypoints) -> torch.Tensor:
+            return self.batch_norm(super().describe_one(image, keypoints) @ self.weight)
 
     descriptor = Frozen().train()
     before = {name: value.clone() for name, value in descriptor.state_dict().items()}

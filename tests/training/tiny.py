@@ -18,7 +18,7 @@ from steerers.datasets.photos import PhotoStore
 from steerers.datasets.rng import mix
 from steerers.datasets.views import Views
 from steerers.features import Keypoints
-from steerers.models.base import Descriptor, Detector
+from steerers.models.base import SingleDescriptor, SingleDetector
 from steerers.models.compact import Compact, CompactConfig
 from steerers.models.sampling import KeypointSampling, sample_keypoints
 from steerers.steering.steerer import Steerer
@@ -99,7 +99,7 @@ def shifted(
 # Models ---------------------------------------------------------------------------------------------------------------
 
 
-class Corners(Detector):
+class Corners(SingleDetector):
     """Shi and Tomasi's corners; its parameter does nothing but show where it goes."""
 
     def __init__(self, sampling: KeypointSampling | None = None) -> None:
@@ -107,18 +107,18 @@ class Corners(Detector):
         self.gain = nn.Parameter(torch.ones(()))
         self.sampling = sampling or KeypointSampling(coverage=False, nms_size=3, border=2)
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+    def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
         logits = (corner_response(image[None].to(self.gain) * self.gain)[0] + 1e-6).log()
-        return sample_keypoints(logits, num_keypoints, mask, self.sampling)
+        return sample_keypoints(logits[None], num_keypoints, None if mask is None else mask[None], self.sampling)[0]
 
 
-class Patches(Descriptor):
+class Patches(SingleDescriptor):
     """The pixels around a keypoint in the order in which quarter turns move them: ``Steerer.perm`` is its steerer."""
 
     offsets = ((1, 0), (2, 0), (3, 0), (2, 1), (1, 2), (3, 2))
     dim = 4 * len(offsets)
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         around = []
         for x, y in self.offsets:
             for _ in range(4):
@@ -129,14 +129,14 @@ class Patches(Descriptor):
         return image.mean(dim=0)[y, x] - 0.5
 
 
-class Rings(Descriptor):
+class Rings(SingleDescriptor):
     """Waves along circles around a keypoint, of frequencies 0 to 3, which rotate with the image by any angle."""
 
     radii, frequencies, samples = (2.0, 3.5, 5.0), (0, 1, 2, 3), 16
     spec = "3x0 + 3x1 + 3x2 + 3x3"
     dim = 3 + 3 * 6
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         phase = torch.arange(self.samples) * (2 * math.pi / self.samples)
         around = torch.stack([phase.cos(), -phase.sin()], dim=-1)  # (S, 2), counter-clockwise as seen
         at = keypoints.xy[:, None, None] + torch.tensor(self.radii)[:, None, None] * around  # (N, R, S, 2)

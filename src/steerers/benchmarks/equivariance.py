@@ -32,7 +32,7 @@ from steerers.geometry import quarter_turns
 from steerers.images.load import load_image
 from steerers.matching.similarity import normalised
 from steerers.models.zoo import Model
-from steerers.steering.equivariance import describe_rotated
+from steerers.steering.equivariance import describe_image, describe_rotated
 from steerers.steering.steerer import Steerer
 from steerers.viz import plots
 from steerers.viz.progress import progress
@@ -148,12 +148,12 @@ def describe_photo(model: Model, image: Tensor, settings: EquivarianceSettings) 
     """Describe a (3, H, W) photograph upright and rotated; nothing if too few keypoints lie in its central disc."""
     height, width = image.shape[1:]
     mask = central_disc(height, width, settings.margin).to(image.device)
-    keypoints = model.extractor.detect(image, num_keypoints=settings.num_keypoints, mask=mask)
+    (keypoints,) = model.extractor.detect(image[None], num_keypoints=settings.num_keypoints, masks=mask[None])
     if len(keypoints) < MIN_KEYPOINTS:
         return None
     angles = [math.radians(angle) for angle in settings.angles]
-    rotated = [describe_rotated(model.extractor.describe, image, keypoints, angle) for angle in angles]
-    return Described(model.extractor.describe(image, keypoints), rotated)
+    rotated = [describe_rotated(model.extractor, image, keypoints, angle) for angle in angles]
+    return Described(describe_image(model.extractor, image, keypoints), rotated)
 
 
 # All photographs ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steerers.cli import options
-from steerers.pipeline import MAX_SIZE, NUM_KEYPOINTS
+from steerers.models.base import NUM_KEYPOINTS
+from steerers.pipeline import MAX_SIZE
 from steerers.viz.progress import progress
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from steerers.cli import options
-from steerers.pipeline import NUM_KEYPOINTS
+from steerers.models.base import NUM_KEYPOINTS
 
 EXAMPLE = """example:
   steerers export compact --out compact.onnx

@@ -10,7 +10,8 @@ from typing import Any
 
 from steerers import _arguments
 from steerers.matching.strategies import NAMES
-from steerers.pipeline import MAX_SIZE, NUM_KEYPOINTS
+from steerers.models.base import NUM_KEYPOINTS
+from steerers.pipeline import MAX_SIZE
 from steerers.steering.representations import Order
 
 positive, names = _arguments.positive, _arguments.names

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from steerers.features import Keypoints
-from steerers.models.base import Extractor
+from steerers.models.base import SingleExtractor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +49,7 @@ def c4_permutation() -> Tensor:
     return torch.arange(128).reshape(4, 4, 8).rot90(1, dims=(0, 1)).roll(2, dims=2).flatten()
 
 
-class _SiftModel(Extractor):
+class _SiftModel(SingleExtractor):
     """What Upright SIFT and SIFT share."""
 
     dim = 128
@@ -72,13 +72,13 @@ class UprightSift(_SiftModel):
             nothing where there are enough, and gives more in small or dull images.
     """
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+    def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
         points = _detect_sift(_grey(image), self.contrast_threshold)
         points[:, _ANGLE] = 0.0
         points = np.unique(points, axis=0)  # one keypoint with several orientations is one keypoint
         return _keypoints(_best(points, num_keypoints, mask, image), image, oriented=False)
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         points = _points(keypoints, self.default_size)
         points[:, _ANGLE] = 0.0
         return _describe_sift(image, points, root=self.root)
@@ -91,16 +91,16 @@ class Sift(_SiftModel):
     :class:`UprightSift`.
     """
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+    def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
         points = _detect_sift(_grey(image), self.contrast_threshold)
         return _keypoints(_best(points, num_keypoints, mask, image), image, oriented=True)
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         _check_oriented("Sift", keypoints)
         return _describe_sift(image, _points(keypoints, self.default_size), root=self.root)
 
 
-class Orb(Extractor):
+class Orb(SingleExtractor):
     """ORB: 256 bits relative to the keypoint's orientation, as a vector of +-1/16.
 
     The vector has unit length, and the cosine of two is 1 - 2 h / 256 for the Hamming distance h of the bits.
@@ -109,17 +109,17 @@ class Orb(Extractor):
 
     dim = 256
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+    def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
         import cv2
 
         grey = _grey(image)
-        allowed = None if mask is None else _checked_mask(mask, image) * np.uint8(255)  # 1 is lost on coarser levels
+        allowed = None if mask is None else _array_of(mask) * np.uint8(255)  # 1 is lost on coarser levels
         found: list[Any] = []
-        if _checked_number(num_keypoints) > 0 and min(grey.shape) > 2 * _ORB_BORDER:  # OpenCV fails on tiny images
+        if min(grey.shape) > 2 * _ORB_BORDER:  # OpenCV fails on tiny images
             found = list(cv2.ORB.create(nfeatures=min(num_keypoints, grey.size)).detect(grey, allowed))
         return _keypoints(_best(_array(found), num_keypoints, mask, image), image, oriented=True)
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         import cv2
 
         _check_oriented("Orb", keypoints)
@@ -298,9 +298,9 @@ def _best(points: FloatArray, num_keypoints: int, mask: Tensor | None, image: Te
         height, width = image.shape[-2:]
         columns = np.rint(points[:, 0]).astype(np.int64).clip(0, width - 1)
         rows = np.rint(points[:, 1]).astype(np.int64).clip(0, height - 1)
-        points = points[_checked_mask(mask, image)[rows, columns]]
+        points = points[_array_of(mask)[rows, columns]]
     order = np.lexsort((points[:, _ANGLE], points[:, 1], points[:, 0], -points[:, _RESPONSE]))
-    return points[order[: _checked_number(num_keypoints)]]
+    return points[order[:num_keypoints]]
 
 
 # Arguments ------------------------------------------------------------------------------------------------------------
@@ -312,17 +312,9 @@ def _grey(image: Tensor) -> GreyImage:
     return np.ascontiguousarray(to_grey(image))
 
 
-def _checked_mask(mask: Tensor, image: Tensor) -> NDArray[np.bool_]:
-    if mask.shape != image.shape[-2:]:
-        raise ValueError(f"mask must have the image's shape {tuple(image.shape[-2:])}, got {tuple(mask.shape)}")
-    allowed: NDArray[np.bool_] = mask.detach().cpu().numpy().astype(bool)
+def _array_of(mask: Tensor) -> NDArray[np.bool_]:
+    allowed: NDArray[np.bool_] = mask.detach().cpu().numpy()
     return allowed
-
-
-def _checked_number(num_keypoints: int) -> int:
-    if num_keypoints < 0:
-        raise ValueError(f"num_keypoints must not be negative, got {num_keypoints}")
-    return num_keypoints
 
 
 def _checked_positive(name: str, value: float) -> float:

@@ -8,6 +8,7 @@ is ever made.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -17,9 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from steerers.features import Keypoints
-from steerers.models.base import Extractor
-from steerers.models.checks import check_count, check_image, check_mask
-from steerers.models.sampling import KeypointSampling, sample_descriptions, sample_keypoints
+from steerers.models.base import Extractor, LogitDetector, check_batch, check_images, check_keypoints
+from steerers.models.sampling import (
+    KeypointSampling,
+    sample_descriptions,
+    sample_keypoints,
+    split_points,
+    stack_points,
+)
 
 
 @dataclass(frozen=True)
@@ -84,17 +90,17 @@ class Trunk(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """The logits (B, 1, H, W) of (B, 3, H, W) images, then the features at strides 2, 4, ..."""
-        features = [F.relu(self.stem((images - MEAN) / DEVIATION))]
+        features = [self.stem((images - MEAN) / DEVIATION).relu_()]
         for stage in self.stages:
             features.append(stage(features[-1]))
         for index in reversed(range(len(self.laterals))):
             coarse = self.laterals[index](features[index + 1])
-            raised = F.interpolate(coarse, scale_factor=2.0, mode="bilinear", align_corners=False)
-            features[index] = self.refinements[index](features[index] + raised)
+            upsampled = F.interpolate(coarse, scale_factor=2.0, mode="bilinear", align_corners=False)
+            features[index] = self.refinements[index](upsampled.add_(features[index]))
         return self.head(features[0]), *features[1:]
 
 
-class Compact(Extractor):
+class Compact(Extractor, LogitDetector):
     """Keypoints and descriptions of one trunk; see the module."""
 
     def __init__(self, config: CompactConfig | None = None, sampling: KeypointSampling = SAMPLING) -> None:
@@ -120,25 +126,37 @@ class Compact(Extractor):
 
     # The model's protocol -----------------------------------------------------------------------------------------
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
-        check_count(num_keypoints)
-        return self._choose(self(_batch(image)).logits[0], image, num_keypoints, mask)
+    def logits(self, images: Tensor) -> Tensor:
+        maps: FeatureMaps = self(images)
+        return maps.logits
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
-        return self.describe_at(self(_batch(image)), keypoints.xy[None])[0]
+    def detect(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
+        check_batch(images, num_keypoints, masks)
+        return self._choose(self._maps(images).logits, images, num_keypoints, masks)
 
-    def extract(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> tuple[Keypoints, Tensor]:
-        check_count(num_keypoints)
-        maps = self(_batch(image))
-        keypoints = self._choose(maps.logits[0], image, num_keypoints, mask)
-        return keypoints, self.describe_at(maps, keypoints.xy[None])[0]
+    def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
+        check_images(images)
+        check_keypoints(keypoints, images)
+        return self._describe(self._maps(images), keypoints)
 
-    def _choose(self, logits: Tensor, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
-        check_mask(mask, logits.shape)
-        allowed = textured(image[None])[0]
-        if mask is not None:
-            allowed = allowed & mask.to(allowed.device)
+    def extract(
+        self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None
+    ) -> list[tuple[Keypoints, Tensor]]:
+        check_batch(images, num_keypoints, masks)
+        maps = self._maps(images)
+        keypoints = self._choose(maps.logits, images, num_keypoints, masks)
+        return list(zip(keypoints, self._describe(maps, keypoints), strict=True))
+
+    def _maps(self, images: Tensor) -> FeatureMaps:
+        maps: FeatureMaps = self(images.contiguous(memory_format=torch.channels_last))
+        return maps
+
+    def _choose(self, logits: Tensor, images: Tensor, num_keypoints: int, masks: Tensor | None) -> list[Keypoints]:
+        allowed = textured(images) if masks is None else textured(images) & masks.to(images.device)
         return sample_keypoints(logits, num_keypoints, allowed, self.sampling)
+
+    def _describe(self, maps: FeatureMaps, keypoints: Sequence[Keypoints]) -> list[Tensor]:
+        return split_points(self.describe_at(maps, stack_points(keypoints, maps.logits.device)), keypoints)
 
 
 @torch.no_grad()
@@ -185,7 +203,8 @@ class Residual(nn.Module):
         self.second = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x + self.second(self.first(x)))
+        added: Tensor = self.second(self.first(x)).add_(x)
+        return added.relu_()
 
 
 def _halving(inputs: int, outputs: int) -> nn.Sequential:
@@ -206,8 +225,3 @@ def _conv(inputs: int, outputs: int) -> nn.Sequential:
 def _full(x: Tensor) -> Tensor:
     """``x`` in float32 if it is in half precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _batch(image: Tensor) -> Tensor:
-    check_image(image)
-    return image[None].contiguous(memory_format=torch.channels_last)

@@ -15,7 +15,7 @@ accumulated and returned in float32.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -25,9 +25,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from steerers.features import Keypoints
-from steerers.models.base import Descriptor, Detector
-from steerers.models.checks import check_count, check_image, check_images
-from steerers.models.sampling import DEFAULT_SAMPLING, KeypointSampling, sample_descriptions, sample_keypoints
+from steerers.models.base import Descriptor, LogitDetector, check_batch, check_images, check_keypoints
+from steerers.models.sampling import (
+    DEFAULT_SAMPLING,
+    KeypointSampling,
+    sample_descriptions,
+    sample_keypoints,
+    split_points,
+    stack_points,
+)
 
 DetectorName = Literal["L", "B"]
 DescriptorName = Literal["B", "G"]
@@ -233,7 +239,7 @@ class DedodeNetwork(nn.Module):
         return nullcontext() if self.training else torch.inference_mode()
 
 
-class DedodeDetector(DedodeNetwork, Detector):
+class DedodeDetector(DedodeNetwork, LogitDetector):
     """DeDoDe's detector, without weights: give them with ``load_state_dict``.
 
     Args:
@@ -253,16 +259,14 @@ class DedodeDetector(DedodeNetwork, Detector):
         self.sampling = sampling
 
     def logits(self, images: Tensor) -> Tensor:
-        """(B, 1, H, W) float32 logits of a keypoint at each pixel of (B, 3, H, W) images, for training too."""
-        return self._checked_map(images, "logits")
+        """(B, H, W) float32 logits of a keypoint at each pixel of (B, 3, H, W) images, for training too."""
+        return self._checked_map(images, "logits")[:, 0]
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
-        """At most ``num_keypoints`` keypoints of a (3, H, W) image, best first; see :func:`sample_keypoints`."""
-        check_image(image)
-        check_count(num_keypoints)
+    def detect(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
+        check_batch(images, num_keypoints, masks, SMALLEST)
         with self._inference():
-            logits = self.logits(image[None])[0, 0]
-        return sample_keypoints(logits, num_keypoints, mask, self.sampling)
+            logits = self.logits(images)
+        return sample_keypoints(logits, num_keypoints, masks, self.sampling)
 
 
 class DedodeDescriptor(DedodeNetwork, Descriptor):
@@ -295,20 +299,20 @@ class DedodeDescriptor(DedodeNetwork, Descriptor):
         """
         return self._checked_map(images, "descriptions")
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
-        """(N, 256) descriptions of N keypoints of a (3, H, W) image, not of unit length.
+    def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
+        """(N, 256) descriptions of the keypoints of each of (B, 3, H, W) images, not of unit length.
 
-        For G an image of any size is resized to the nearest multiples of 14, which changes its aspect by a few
-        thousandths and commutes with quarter turns; keypoints stay in pixels of ``image``.
+        For G images of any size are resized to the nearest multiples of 14, which changes their aspect by a few
+        thousandths and commutes with quarter turns; keypoints stay in pixels of ``images``.
         """
-        check_image(image)
-        height, width = image.shape[-2:]
+        check_images(images, SMALLEST)
+        check_keypoints(keypoints, images)
+        height, width = images.shape[-2:]
         with self._inference():
-            images = to_patches(image[None]) if self.architecture == "G" else image[None]
-            maps = self.description_map(images)
-            descriptions = sample_descriptions(maps, keypoints.xy[None].to(maps.device), (width, height))[0]
+            maps = self.description_map(to_patches(images) if self.architecture == "G" else images)
+            sampled = sample_descriptions(maps, stack_points(keypoints, maps.device), (width, height))
         # An inference tensor could not be saved for a backward pass.
-        return descriptions if self.training else descriptions.clone()
+        return split_points(sampled if self.training else sampled.clone(), keypoints)
 
 
 def to_patches(images: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Frozen descriptors behind the package's protocol: DISK, ALIKED and XFeat (kornia's networks), and any callable.
+"""Frozen descriptors behind the package's protocol: DISK, ALIKED and XFeat (kornia's networks).
 
 The networks are built without a download and with random weights; :meth:`FrozenExtractor.load_weights` reads the file
 that the user has. Nothing of a network is trained here: parameters take no gradient and the modules stay in evaluation
@@ -18,7 +18,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Set
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,8 +25,7 @@ from torch import Tensor, nn
 from steerers._weights import WeightsError, read
 from steerers.features import Keypoints
 from steerers.geometry import to_normalised
-from steerers.models.base import Descriptor, Extractor
-from steerers.models.checks import check_image
+from steerers.models.base import SingleExtractor
 from steerers.models.sampling import sample_descriptions
 
 logger = logging.getLogger(__name__)
@@ -36,7 +34,7 @@ _PREFIXES = ("", "network.", "net.", "module.", "model.")
 ALIKED_DIMS = {"aliked-t16": 64, "aliked-n16": 128, "aliked-n16rot": 128, "aliked-n32": 128}
 
 
-class FrozenExtractor(Extractor):
+class FrozenExtractor(SingleExtractor):
     """A network of fixed weights that finds and describes keypoints in one run.
 
     A subclass sets :attr:`title`, :attr:`dim` and ``network``, and says how to run the network, where its candidates
@@ -73,17 +71,17 @@ class FrozenExtractor(Extractor):
         return super().train(False)
 
     @torch.no_grad()
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+    def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
         scores, _ = self._run(image)
         return self._best(scores, num_keypoints, mask)
 
     @torch.no_grad()
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         _, features = self._run(image)
         return self._read(features, keypoints)
 
     @torch.no_grad()
-    def extract(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> tuple[Keypoints, Tensor]:
+    def extract_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> tuple[Keypoints, Tensor]:
         scores, features = self._run(image)
         keypoints = self._best(scores, num_keypoints, mask)
         return keypoints, self._read(features, keypoints)
@@ -116,18 +114,15 @@ class FrozenExtractor(Extractor):
         return self.title
 
     def _run(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        check_image(image)
         if self._random_weights and not self._warned:
             self._warned = True
             logger.warning("%s runs with random weights: load_weights(path) has not been called", self.title)
         return self._forward(image[None].float())
 
     def _best(self, scores: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
-        if num_keypoints < 1:
-            raise ValueError(f"num_keypoints must be at least 1, got {num_keypoints}")
         keypoints = self._candidates(scores)
         if mask is not None:
-            keypoints = keypoints.select(_allowed(keypoints.xy, mask, (scores.shape[-2], scores.shape[-1])))
+            keypoints = keypoints.select(_allowed(keypoints.xy, mask))
         order = keypoints.scores.sort(descending=True, stable=True).indices
         return keypoints.select(order[:num_keypoints])
 
@@ -245,58 +240,6 @@ class Aliked(FrozenExtractor):
         return descriptions
 
 
-class CallableDescriptor(Descriptor):
-    """Any function of an image and keypoints as a descriptor.
-
-    Args:
-        fn: ``fn(image, xy)`` with a (3, H, W) float32 RGB tensor in [0, 1] and an (N, 2) float32 tensor of its pixels,
-            the centre of the top-left pixel at (0, 0); returns N descriptions as an (N, D) tensor or array of floats.
-            It runs without gradients.
-        dim: D; if ``None``, that of the first call.
-    """
-
-    def __init__(self, fn: Callable[[Tensor, Tensor], Any], dim: int | None = None) -> None:
-        super().__init__()
-        if not callable(fn):
-            raise TypeError(f"fn must be callable as fn(image, keypoints), got {type(fn).__name__}")
-        if dim is not None and dim < 1:
-            raise ValueError(f"dim must be at least 1, got {dim}")
-        self.fn, self._dim = fn, dim
-
-    @property
-    def dim(self) -> int:  # type: ignore[override]
-        """Length of a description."""
-        if self._dim is None:
-            raise RuntimeError("dim is not known before the first call: give it, CallableDescriptor(fn, dim=...)")
-        return self._dim
-
-    @torch.no_grad()
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
-        check_image(image)
-        if len(keypoints) == 0 and self._dim is not None:
-            return image.new_zeros((0, self._dim))
-        result = self.fn(image, keypoints.xy.to(image.device, copy=True))
-        descriptions = self._checked(result, len(keypoints))
-        self._dim = int(descriptions.shape[1])
-        return descriptions.to(image.device, torch.float32, copy=True)
-
-    def _checked(self, result: object, count: int) -> Tensor:
-        expected = f"({count}, {'D' if self._dim is None else self._dim})"
-        if isinstance(result, np.ndarray):
-            result = torch.tensor(np.ascontiguousarray(result))
-        if not isinstance(result, Tensor):
-            raise TypeError(f"fn must return a tensor or an array of shape {expected}, got {type(result).__name__}")
-        if not result.is_floating_point():
-            raise TypeError(f"fn must return floating-point descriptions, got {result.dtype}; convert them to float32")
-        if result.ndim != 2 or result.shape[0] != count or (self._dim or result.shape[1]) != result.shape[1]:
-            hint = "; it looks transposed" if result.ndim == 2 and result.shape[1] == count else ""
-            raise ValueError(f"fn must return descriptions of shape {expected}, got {tuple(result.shape)}{hint}")
-        bad = int((~torch.isfinite(result)).any(dim=1).sum())
-        if bad:
-            raise ValueError(f"fn returned {bad} of {count} descriptions that are not finite (NaN or infinite)")
-        return result
-
-
 # Maps -----------------------------------------------------------------------------------------------------------------
 
 
@@ -333,14 +276,11 @@ def peaks(heat: Tensor, scores: Tensor, threshold: float, radius: int) -> Keypoi
     return Keypoints(torch.stack((x, y), dim=-1).to(heat), scores[y, x])
 
 
-def _allowed(xy: Tensor, mask: Tensor, size: tuple[int, int]) -> Tensor:
+def _allowed(xy: Tensor, mask: Tensor) -> Tensor:
     """Which of (N, 2) pixels an (H, W) mask allows."""
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be a bool tensor, True where keypoints are allowed, got {mask.dtype}")
-    if tuple(mask.shape) != size:
-        raise ValueError(f"mask must have the image's shape {size}, got {tuple(mask.shape)}")
+    height, width = mask.shape
     x, y = xy.round().long().unbind(dim=-1)
-    return mask.to(xy.device)[y.clamp(0, size[0] - 1), x.clamp(0, size[1] - 1)]
+    return mask.to(xy.device)[y.clamp(0, height - 1), x.clamp(0, width - 1)]
 
 
 # Weights --------------------------------------------------------------------------------------------------------------

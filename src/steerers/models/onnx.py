@@ -18,20 +18,19 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from steerers import __version__
 from steerers._files import StrPath, atomic_write
 from steerers.images.load import make_picture
 from steerers.matching.strategies import OverRotations, make_strategy
 from steerers.models import zoo
-from steerers.models.base import Extractor
-from steerers.models.compact import Compact
-from steerers.models.compact_graph import ExtractionGraph
+from steerers.models.base import NUM_KEYPOINTS, Extractor
+from steerers.models.compact import CELL, Compact, textured_cells
 from steerers.models.folding import fold_batch_norms
+from steerers.models.sampling import choose_keypoints, sample_descriptions
 from steerers.models.scales import Pyramid
 from steerers.models.zoo import Model
-from steerers.pipeline import NUM_KEYPOINTS
 
 OPSET, OLDEST_OPSET, NEWEST_OPSET = 20, 18, 23
 INPUT, OUTPUTS = "image", ("keypoints", "scores", "descriptions")
@@ -154,7 +153,7 @@ def _compare_on(session: Any, network: Compact, image: Tensor) -> Agreement:
     ran = session.run(list(OUTPUTS), {INPUT: image[None].numpy()})
     xy, scores, descriptions = (torch.from_numpy(output[0]) for output in ran)
     with torch.no_grad():
-        keypoints, expected = network.extract(image, num_keypoints=len(scores))
+        ((keypoints, expected),) = network.extract(image[None], num_keypoints=len(scores))
     found = scores >= 0
     if not len(keypoints) or not found.any():
         return Agreement(float(len(keypoints) == int(found.sum())), 1.0)
@@ -163,6 +162,45 @@ def _compare_on(session: Any, network: Compact, image: Tensor) -> Agreement:
     cosines = F.cosine_similarity(descriptions[found][nearest[near]], expected[near], dim=1)
     more = max(int(found.sum()) - len(keypoints), 0)
     return Agreement(int(near.sum()) / (len(keypoints) + more), float(cosines.min()) if len(cosines) else 0.0)
+
+
+# The graph ------------------------------------------------------------------------------------------------------------
+
+
+class ExtractionGraph(nn.Module):
+    """What :meth:`Compact.extract` does, with a number of keypoints that does not depend on the images.
+
+    Sizes stay symbols while the graph is made, which rules out some of what the network itself does: remainders, and
+    slices by a size.
+    """
+
+    def __init__(self, network: Compact, num_keypoints: int) -> None:
+        super().__init__()
+        self.network, self.num_keypoints = network, num_keypoints
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keypoints (B, K, 2), best first, their scores (B, K) and descriptions (B, K, D) of (B, 3, H, W) images.
+
+        Where an image has fewer than K keypoints, rows of score -1 fill up.
+        """
+        rows, columns = (torch.arange(n, device=image.device) for n in image.shape[-2:])
+        padded = _padded(image, self.network.config.stride)
+        logits, *features = self.network.trunk(padded)
+        logits = logits[:, 0].index_select(1, rows).index_select(2, columns)  # (B, H, W)
+        allowed = textured_cells(_padded(image, CELL)).index_select(1, rows // CELL).index_select(2, columns // CELL)
+        xy, scores, real = choose_keypoints(logits, self.num_keypoints, allowed, self.network.sampling)
+        size = (padded.shape[-1], padded.shape[-2])
+        sampled = [sample_descriptions(maps, xy, size) for maps in features]
+        return xy, torch.where(real, scores, -1.0), self.network.describer(torch.cat(sampled, dim=2))
+
+
+def _padded(image: Tensor, multiple: int) -> Tensor:
+    """Rows and columns repeated at the end up to a multiple."""
+    for dim in (2, 3):
+        n = image.shape[dim]
+        index = torch.arange((n + multiple - 1) // multiple * multiple, device=image.device)
+        image = image.index_select(dim, index.clamp(max=n - 1))
+    return image
 
 
 # Steps ----------------------------------------------------------------------------------------------------------------

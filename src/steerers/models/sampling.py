@@ -8,23 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.accel.networks import layers
 from steerers.features import Keypoints
 from steerers.geometry import to_normalised
-from steerers.models.checks import check_count, check_mask
-
-if TYPE_CHECKING:
-    from steerers.accel.networks.cell_kernels import Texture
+from steerers.models.base import check_count, check_masks
 
 _DENSITY_TAPS = 51  # of the Gaussian that measures how crowded a pixel's surroundings are
-_FILLED = 256  # numbers of keypoints of a batch are multiples of this
-_SUBPIXEL_TEMPERATURE = 0.5
+SUBPIXEL_TEMPERATURE = 0.5
 
 
 @dataclass(frozen=True)
@@ -56,105 +51,58 @@ class KeypointSampling:
 DEFAULT_SAMPLING = KeypointSampling()
 
 
-@torch.no_grad()
-def sample_keypoints(
-    logits: Tensor,
-    num_keypoints: int,
-    mask: Tensor | None = None,
-    sampling: KeypointSampling = DEFAULT_SAMPLING,
-) -> Keypoints:
-    """The best keypoints of a map of logits, best first; a choice, so no gradient goes through it.
+class Chosen(NamedTuple):
+    """The best keypoints of a batch of maps, best first; where a map has fewer than N, some only fill up."""
 
-    Scores, density and suppression are those of the whole map: a mask or border takes keypoints away before the best
-    are chosen and changes neither the scores nor the order of those that remain.
+    xy: Tensor  # (B, N, 2) pixels
+    scores: Tensor  # (B, N)
+    real: Tensor  # (B, N) bool, False for what only fills up
+
+
+def choose_keypoints(
+    logits: Tensor, num_keypoints: int, masks: Tensor | None = None, sampling: KeypointSampling = DEFAULT_SAMPLING
+) -> Chosen:
+    """The best keypoints of maps of logits: for inference, for training, and in graphs for other runtimes.
+
+    The choice has no gradient. Sub-pixel positions do, so that training can place keypoints. Nothing waits for a GPU,
+    and nothing is checked. Scores, density and suppression are those of the whole map: a mask or border takes keypoints
+    away before the best are chosen and changes neither the scores nor the order of those that remain.
 
     Args:
-        logits: (H, W) unnormalised log-probabilities of a keypoint at each pixel; ``-inf`` is allowed.
-        num_keypoints: how many at most; fewer are returned where fewer pixels are allowed.
-        mask: (H, W) bool, True where keypoints are allowed.
+        logits: (B, H, W) unnormalised log-probabilities of a keypoint at each pixel; ``-inf`` is allowed.
+        num_keypoints: N.
+        masks: (B, H, W) bool, True where keypoints are allowed.
         sampling: the options.
 
     Returns:
-        Keypoints at pixels of the map, with the probability, re-weighted if ``sampling.coverage``, as score.
+        Pixels in float32 (float64 stays); scores are the probability, re-weighted if ``sampling.coverage``.
     """
-    _check(logits, num_keypoints, mask)
-    xy, scores, counts = choose_keypoints(logits[None], num_keypoints, None if mask is None else mask[None], sampling)
-    count = int(counts)
-    return Keypoints(xy[0, :count], scores[0, :count])
+    with torch.autocast(logits.device.type, enabled=False):  # in half precision no pixel beyond 256 has a place
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        with torch.no_grad():
+            ranking = keypoint_scores(logits) if sampling.coverage else _ranked(logits)
+            allowed = _allowed(ranking, masks, sampling)
+            ranking = ranking if allowed is None else ranking.masked_fill(~allowed, -torch.inf)
+            values, best = _top(ranking.flatten(1), num_keypoints)
+            pixels = _pixels(best, logits.shape[2])  # (B, N, 2)
+            scores = values if sampling.coverage else _probabilities(logits, best)
+        xy = refine(logits, pixels, sampling.nms_size) if sampling.subpixel else pixels.to(logits.dtype)
+        return Chosen(xy, scores, values > -torch.inf)
 
 
-@torch.no_grad()
-def choose_keypoints(
-    logits: Tensor,
-    num_keypoints: int,
-    masks: Tensor | None = None,
-    sampling: KeypointSampling = DEFAULT_SAMPLING,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`sample_keypoints` of a batch of (B, H, W) maps, without checks and without waiting for a GPU.
+def sample_keypoints(
+    logits: Tensor, num_keypoints: int, masks: Tensor | None = None, sampling: KeypointSampling = DEFAULT_SAMPLING
+) -> list[Keypoints]:
+    """:func:`choose_keypoints`, checked, as a record for each map; without gradients.
 
-    Returns:
-        (B, N, 2) pixels, (B, N) scores, both float32, and (B,) how many of them count: what follows only fills up.
+    Raises:
+        ValueError: a map holds NaN or inf, or nothing above ``-inf``.
     """
-    with torch.autocast(logits.device.type, enabled=False):  # scores differ by less than half precision can tell
-        logits = logits.float()
-        if layers.has_kernels(logits.device) and not sampling.coverage:
-            return _choose_by_kernels(logits.contiguous(), num_keypoints, masks, sampling)
-        values, best, pixels = _best(logits, num_keypoints, masks, sampling)
-        xy = refine(logits, pixels, sampling.nms_size) if sampling.subpixel else pixels.float()
-        if sampling.coverage:
-            scores = values
-        else:
-            scores = (logits.flatten(1).gather(1, best) - logits.flatten(1).logsumexp(dim=1, keepdim=True)).exp()
-        return xy, scores, (values > -torch.inf).sum(dim=1)
-
-
-def _choose_by_kernels(
-    logits: Tensor, num_keypoints: int, masks: Tensor | None, sampling: KeypointSampling
-) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`choose_keypoints` without coverage, in five kernels where it would be fifty."""
-    from steerers.accel.networks import keypoint_kernels
-
-    masks = None if masks is None else masks.to(logits.device).contiguous()
-    ranking, totals = keypoint_kernels.peaks(logits, masks, sampling.nms_size, sampling.border)
-    values, best = ranking.flatten(1).topk(min(num_keypoints, ranking[0].numel()))
-    size = sampling.nms_size if sampling.subpixel else 1
-    xy, scores = keypoint_kernels.place(logits, values, best, totals, size, _SUBPIXEL_TEMPERATURE)
-    return xy, scores, (values > -torch.inf).sum(dim=1)
-
-
-def has_cells(device: torch.device, sampling: KeypointSampling) -> bool:
-    """Whether :func:`find_in_cells` can choose keypoints there."""
-    return layers.has_kernels(device) and not sampling.coverage and sampling.nms_size > 1
-
-
-def find_in_cells(
-    logits: Tensor,
-    num_keypoints: int,
-    masks: Tensor | None,
-    sampling: KeypointSampling,
-    texture: Texture | None = None,
-    share: float = 1.0,
-) -> tuple[Tensor, Tensor]:
-    """:func:`choose_keypoints` of (B, H, W) float32 logits, in any order and faster, where :func:`has_cells`.
-
-    Windows of radius r leave at most one keypoint in a cell of (r + 1) x (r + 1) pixels, unless some of its pixels are
-    equal: then only the first of these that is allowed may be one.
-
-    Args:
-        texture: where there is something to see, if keypoints may only lie there.
-        share: by which scores are multiplied.
-
-    Returns:
-        (B, N, 2) pixels, and (B, N) scores: -1 for what only fills up, all NaN if a logit is not finite.
-    """
-    from steerers.accel.networks import cell_kernels, keypoint_kernels
-
-    logits = logits.contiguous()
-    masks = None if masks is None else masks.to(logits.device).contiguous()
-    found = cell_kernels.candidates(logits, masks, sampling.nms_size, sampling.border, texture)
-    values, best = found.values.topk(min(num_keypoints, found.values.shape[1]), sorted=False)
-    size = sampling.nms_size if sampling.subpixel else 1
-    return keypoint_kernels.place(logits, values, best, found.totals, size, _SUBPIXEL_TEMPERATURE, found.places, share)
+    _check(logits, num_keypoints, masks)
+    count = min(num_keypoints, logits[0].numel())
+    xy, scores, real = choose_keypoints(logits.detach(), count, masks, sampling)
+    counts = real.sum(dim=1).tolist()
+    return [Keypoints(xy[i, :n].float(), scores[i, :n].float()) for i, n in enumerate(counts)]
 
 
 def keypoint_scores(logits: Tensor, *, coverage: bool = True) -> Tensor:
@@ -193,36 +141,44 @@ def sample_descriptions(maps: Tensor, xy: Tensor, size: tuple[int, int] | None =
     return sampled[:, :, 0].mT  # (B, N, D)
 
 
-def stack_points(keypoints: Sequence[Keypoints], device: torch.device) -> Tensor:
-    """(B, N, 2) float32 pixels of the keypoints of B images, filled up with zeros.
-
-    N is a multiple of 256, so that runs which were recorded for a number of keypoints fit again.
-    """
-    count = max(1, -(-max(map(len, keypoints)) // _FILLED)) * _FILLED
-    return torch.stack([F.pad(k.xy.to(device, torch.float32), (0, 0, 0, count - len(k))) for k in keypoints])
+def stack_points(keypoints: Sequence[Keypoints], device: torch.device, multiple: int = 1) -> Tensor:
+    """(B, N, 2) pixels of the keypoints of B images, filled up with zeros to a multiple of some number."""
+    count = max(1, -(-max(map(len, keypoints), default=0) // multiple)) * multiple
+    return torch.stack([F.pad(found.xy.to(device), (0, 0, 0, count - len(found))) for found in keypoints])
 
 
-def _check(logits: Tensor, num_keypoints: int, mask: Tensor | None) -> None:
-    if logits.ndim != 2 or logits.numel() == 0:
-        raise ValueError(f"logits must have shape (H, W), got {tuple(logits.shape)}")
+def split_points(values: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
+    """(B, N, D) values at :func:`stack_points`, of each image those of its own keypoints."""
+    return [value[: len(found)] for value, found in zip(values, keypoints, strict=True)]
+
+
+def _check(logits: Tensor, num_keypoints: int, masks: Tensor | None) -> None:
+    if logits.ndim != 3 or logits.numel() == 0:
+        raise ValueError(f"logits must have shape (B, H, W), got {tuple(logits.shape)}")
     check_count(num_keypoints)
-    if not torch.isfinite(logits.max()):  # a NaN anywhere is the maximum
+    if not bool(torch.isfinite(logits.amax(dim=(1, 2))).all()):  # a NaN anywhere is the maximum
         raise ValueError(
             "logits hold NaN or inf, or are -inf everywhere; if the network runs in half precision, use float32"
         )
-    check_mask(mask, logits.shape)
+    check_masks(masks, logits.shape)
 
 
-def _best(
-    logits: Tensor, num_keypoints: int, masks: Tensor | None, sampling: KeypointSampling
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Of (B, H, W) logits the best N pixels: by which value, -inf for what only fills up, flat index, and (x, y)."""
-    ranking = keypoint_scores(logits) if sampling.coverage else _ranked(logits)
-    allowed = _allowed(ranking, masks, sampling)
-    ranking = ranking if allowed is None else ranking.masked_fill(~allowed, -torch.inf)
-    values, best = ranking.flatten(1).topk(min(num_keypoints, ranking[0].numel()))
-    width = logits.shape[-1]
-    return values, best, torch.stack((best % width, best // width), dim=2)
+def _top(ranking: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The ``count`` largest of (B, P) values and their indices; where P is less, -inf and the last index fill up."""
+    values, index = F.pad(ranking, (0, count), value=-torch.inf).topk(count)
+    return values, index.clamp(max=ranking.shape[1] - 1)
+
+
+def _pixels(index: Tensor, width: int) -> Tensor:
+    """(..., 2) whole (x, y) of flat indices into maps of that width."""
+    rows = index.div(width, rounding_mode="floor")  # no remainder: graphs for other runtimes have none for sizes
+    return torch.stack((index - rows * width, rows), dim=-1)
+
+
+def _probabilities(logits: Tensor, index: Tensor) -> Tensor:
+    """(B, N) of (B, H, W) logits, at (B, N) flat indices."""
+    flat = logits.flatten(1)
+    return (flat.gather(1, index) - flat.logsumexp(dim=1, keepdim=True)).exp()
 
 
 def _ranked(logits: Tensor) -> Tensor:
@@ -230,22 +186,23 @@ def _ranked(logits: Tensor) -> Tensor:
     return logits.clamp(min=torch.finfo(logits.dtype).min)  # what is not allowed is below
 
 
-def _allowed(scores: Tensor, mask: Tensor | None, sampling: KeypointSampling) -> Tensor | None:
-    """(..., H, W) bool, True at the pixels that may be keypoints; ``None`` if all may."""
-    if mask is None and sampling.nms_size == 1 and sampling.border == 0:
-        return None
-    allowed = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.to(scores.device)
+def _allowed(ranking: Tensor, masks: Tensor | None, sampling: KeypointSampling) -> Tensor | None:
+    """(B, H, W) bool, True at the pixels that may be keypoints; ``None`` if all may."""
+    allowed = None if masks is None else masks.to(ranking.device)
     if sampling.nms_size > 1:
-        height, width = scores.shape[-2:]
-        maps = scores.reshape(-1, 1, height, width)
-        best = F.max_pool2d(maps, sampling.nms_size, stride=1, padding=sampling.nms_size // 2)
-        allowed = allowed & (scores == best.view_as(scores))
+        best = F.max_pool2d(ranking[:, None], sampling.nms_size, stride=1, padding=sampling.nms_size // 2)[:, 0]
+        allowed = (ranking == best) if allowed is None else allowed & (ranking == best)
     if sampling.border > 0:
-        height, width = scores.shape[-2:]
-        frame = torch.zeros_like(allowed)
-        frame[..., sampling.border : height - sampling.border, sampling.border : width - sampling.border] = True
-        allowed = allowed & frame
+        inside = [_inside(n, sampling.border, ranking.device) for n in ranking.shape[1:]]
+        frame = inside[0][:, None] & inside[1]  # (H, W)
+        allowed = frame.expand_as(ranking) if allowed is None else allowed & frame
     return allowed
+
+
+def _inside(length: int, border: int, device: torch.device) -> Tensor:
+    """(length,) bool, False within ``border`` of either end."""
+    position = torch.arange(length, device=device)
+    return (position >= border) & (position < length - border)
 
 
 def refine(logits: Tensor, pixels: Tensor, size: int) -> Tensor:
@@ -263,26 +220,5 @@ def refine(logits: Tensor, pixels: Tensor, size: int) -> Tensor:
     offsets = torch.cartesian_prod(steps, steps)  # (S, 2), (x, y)
     x, y = (pixels[:, :, None] + offsets + radius).unbind(dim=-1)  # (B, N, S) each
     window = padded.flatten(1).gather(1, (y * width + x).flatten(1)).view(x.shape)
-    weights = (window / _SUBPIXEL_TEMPERATURE).softmax(dim=2)
+    weights = (window / SUBPIXEL_TEMPERATURE).softmax(dim=2)
     return pixels + weights @ offsets.to(weights.dtype)
-
-
-def sample_batch(
-    logits: Tensor, num_keypoints: int, masks: Tensor | None = None, sampling: KeypointSampling = DEFAULT_SAMPLING
-) -> tuple[Tensor, Tensor]:
-    """:func:`sample_keypoints` of a batch, of the same number in every image, with gradients if refined.
-
-    Args:
-        logits: (B, H, W), finite.
-        masks: (B, H, W) bool, True where keypoints are allowed.
-
-    Returns:
-        (B, N, 2) pixels in float32 (float64 stays), and (B, N) bool, False for what only fills up where an image has
-        fewer than N keypoints.
-    """
-    with torch.autocast(logits.device.type, enabled=False):  # in half precision no pixel beyond 256 has a place
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        with torch.no_grad():
-            values, _, pixels = _best(logits, num_keypoints, masks, sampling)
-        xy = refine(logits, pixels, sampling.nms_size) if sampling.subpixel else pixels.to(logits.dtype)
-        return xy, values > -torch.inf

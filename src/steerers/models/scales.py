@@ -15,8 +15,7 @@ from torch import Tensor
 
 from steerers.features import Keypoints
 from steerers.geometry import resized_points
-from steerers.models.base import BatchExtractor, Extractor
-from steerers.models.checks import check_keypoints, check_mask
+from steerers.models.base import Extractor, check_batch, check_images, check_keypoints
 
 SMALLEST = 64
 """Pixels: no image is shrunk to a shorter side."""
@@ -24,10 +23,10 @@ DIAMETER = 16.0
 """Of a keypoint at full size, nominally: it tells at which scale a keypoint was found."""
 
 
-class Pyramid(BatchExtractor):
+class Pyramid(Extractor):
     """Keypoints and descriptions of another extractor from the image at several sizes.
 
-    The other's scores are shares of one among all pixels of an image, so they are weighed by the image's area: what
+    The other's scores are fractions of one among all pixels of an image, so they are weighed by the image's area: what
     is left is how far a place stands out, whatever the size.
 
     Args:
@@ -41,9 +40,14 @@ class Pyramid(BatchExtractor):
             raise ValueError(f"scales must be 1 and then some between 0 and 1, got {tuple(scales)}")
         self.extractor, self.scales, self.dim = extractor, tuple(scales), extractor.dim
 
-    def describe_batch(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
+    def detect(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
+        found = self.extract(images, num_keypoints=num_keypoints, masks=masks)
+        return [keypoints.clone() for keypoints, _ in found]  # the descriptions made with them can be let go
+
+    def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
         """(N, dim) descriptions of each image, each at the scale that its keypoint was found at; those without one at
         full size."""
+        check_images(images)
         check_keypoints(keypoints, images)
         descriptions = [found.xy.new_zeros(len(found), self.dim) for found in keypoints]
         scales = self.scales_for(images)
@@ -57,21 +61,21 @@ class Pyramid(BatchExtractor):
                 Keypoints(_moved(found.xy[which], images, level), found.scores[which])
                 for found, which in zip(keypoints, here, strict=True)
             ]
-            parts = self.extractor.describe_batch(level, chosen)
+            parts = self.extractor.describe(level, chosen)
             for whole, which, part in zip(descriptions, here, parts, strict=True):
                 whole[which] = part.to(whole)
         return descriptions
 
-    def extract_batch(
+    def extract(
         self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None
     ) -> list[tuple[Keypoints, Tensor]]:
         """The best keypoints of all scales of each image, in its pixels, and their descriptions."""
-        check_mask(masks, (len(images), *images.shape[-2:]))
+        check_batch(images, num_keypoints, masks)
         by_scale = []
         for scale in self.scales_for(images):
             level = shrink(images, scale)
             allowed = None if masks is None else shrink_masks(masks, level)
-            found = self.extractor.extract_batch(level, num_keypoints=num_keypoints, masks=allowed)
+            found = self.extractor.extract(level, num_keypoints=num_keypoints, masks=allowed)
             by_scale.append([(_enlarged(keypoints, level, images, scale), d) for keypoints, d in found])
         return [_best(parts, num_keypoints) for parts in zip(*by_scale, strict=True)]
 

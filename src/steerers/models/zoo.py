@@ -17,18 +17,21 @@ from typing import Any, cast
 import torch
 
 from steerers._files import StrPath
-from steerers.accel.networks.dedode import FastDedodeDetector
-from steerers.accel.networks.inference import FAST, for_inference
 from steerers.models import downloads, parts
-from steerers.models.base import Detector, Extractor
+from steerers.models.base import Detector, Extractor, LogitDetector
 from steerers.models.classical import Orb, Sift, UprightSift, c4_permutation
 from steerers.models.compact import Compact
-from steerers.models.dedode import DedodeDetector, DedodeNetwork
+from steerers.models.dedode import DedodeNetwork
 from steerers.models.downloads import WeightFile
 from steerers.models.parts import DetectorEntry, Entry, Model, Part, locate
 from steerers.models.sampling import KeypointSampling
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
+
+try:  # the seam to the networks' fast forms; without that room the plain networks are used
+    from steerers.accel import networks as accel
+except ImportError:
+    accel = None  # type: ignore[assignment]
 
 __all__ = [
     "ALIASES",
@@ -312,7 +315,12 @@ def build_detector(name: str) -> Detector:
 
 
 def configure(
-    model: Model, precision: str = "float32", sampling: KeypointSampling | None = None, *, fast: bool = True
+    model: Model,
+    precision: str = "float32",
+    sampling: KeypointSampling | None = None,
+    *,
+    fast: bool = True,
+    device: torch.device | None = None,
 ) -> Model:
     """A model for inference, in a precision and with a sampling of keypoints where its networks have a choice of them.
 
@@ -320,38 +328,45 @@ def configure(
         model: as :func:`build` makes it; with ``fast`` it stays as it is.
         precision: of DeDoDe's networks and of the compact one; those of others are in float32.
         sampling: of DeDoDe's detectors.
-        fast: exchange networks for their fast form, a copy; see :mod:`steerers.accel.networks.inference`. Otherwise the
-            options are set on the model's own networks, of which the compact one then has no choice of precision.
+        fast: exchange networks for their fast form, a copy; see :mod:`steerers.accel.networks`. Otherwise the options
+            are set on the model's own networks, of which the compact one then has no choice of precision.
+        device: that it will run on. On a CPU the plain compact network is as fast in float32, and stays.
 
     Raises:
         ValueError: for an unknown precision, or a model that has no such choice, or was configured for speed before.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"unknown precision {precision!r}; use {', '.join(PRECISIONS)}")
-    if any(isinstance(module, FAST) for module in model.extractor.modules()):
+    if accel is not None and accel.is_fast(model.extractor):
         raise ValueError(
             f"model {model.name!r} is already configured: its networks are in their fast form; build it anew"
         )
+    fast = fast and accel is not None
     networks = [module for module in model.extractor.modules() if isinstance(module, DedodeNetwork)]
     compact = any(isinstance(module, Compact) for module in model.extractor.modules())
     if precision != "float32" and not networks and not (compact and fast):
         form = " without its fast form" if compact else ""
         raise ValueError(f"model {model.name!r}{form} runs in float32 only, not in {precision}")
-    detectors: list[DedodeDetector | FastDedodeDetector]
-    detectors = [module for module in networks if isinstance(module, DedodeDetector)]
-    if sampling is not None and not detectors:
+    if sampling is not None and not _detectors(model):
         raise ValueError(
             f"model {model.name!r} has no choice of how its keypoints are sampled: its detector is not DeDoDe"
         )
-    if fast:
-        model = replace(model, extractor=for_inference(model.extractor, PRECISIONS[precision]))
-        detectors = [module for module in model.extractor.modules() if isinstance(module, FastDedodeDetector)]
+    on_cpu = device is not None and device.type == "cpu"
+    plain_is_as_fast = on_cpu and compact and not networks and precision == "float32"
+    if fast and not plain_is_as_fast:
+        model = replace(model, extractor=accel.for_inference(model.extractor, PRECISIONS[precision]))
     else:
         for network in networks:
             network.dtype = PRECISIONS[precision]
-    for detector in detectors:
-        detector.sampling = sampling or detector.sampling
+    for detector in _detectors(model) if sampling is not None else ():
+        detector.sampling = sampling
     return model
+
+
+def _detectors(model: Model) -> list[Any]:
+    """DeDoDe's detectors in it, in whatever form."""
+    modules = model.extractor.modules()
+    return [module for module in modules if isinstance(module, LogitDetector) and not isinstance(module, Extractor)]
 
 
 def find(name: str) -> Entry:

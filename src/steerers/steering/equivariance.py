@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -14,52 +15,61 @@ from steerers.features import Keypoints
 from steerers.geometry import rotate_image, transform_points
 from steerers.steering.steerer import Steerer
 
-Describe = Callable[[Tensor, Tensor], Tensor]
+
+@runtime_checkable
+class Describes(Protocol):
+    """What every descriptor of :mod:`steerers.models` does."""
+
+    def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]: ...
+
+
+Describer = Describes | Callable[[Tensor, Tensor], Tensor]
+"""A model, or any function of a (C, H, W) image and (N, 2) keypoints in its pixels that gives (N, D) descriptions."""
+
+
+def describe_image(describe: Describer, image: Tensor, keypoints: Keypoints) -> Tensor:
+    """(N, D) descriptions of the keypoints of one (C, H, W) image."""
+    if isinstance(describe, Describes):
+        return describe.describe(image[None], [keypoints])[0]
+    return describe(image, keypoints.xy)
 
 
 def describe_rotated(
-    describe: Callable[[Tensor, Keypoints], Tensor],
-    image: Tensor,
-    keypoints: Keypoints,
-    angle: float,
-    *,
-    fill: float = 0.0,
+    describe: Describer, image: Tensor, keypoints: Keypoints, angle: float, *, fill: float = 0.0
 ) -> Tensor:
     """(N, D) descriptions of the same keypoints after the image has rotated counter-clockwise by ``angle`` radians.
 
     Args:
-        describe: as :meth:`steerers.models.base.Descriptor.describe`.
         image: (C, H, W); it rotates onto a canvas that holds all of it, and what that adds is ``fill``. Quarter turns
             are exact, others are sampled bilinearly.
         keypoints: in pixels of the upright image; positions and orientations rotate with it.
     """
     if angle == 0.0:
-        return describe(image, keypoints)
+        return describe_image(describe, image, keypoints)
     rotated, transform = rotate_image(image, angle, fill)
     orientations = None if keypoints.orientations is None else keypoints.orientations + angle
     moved = replace(keypoints, xy=transform_points(transform, keypoints.xy), orientations=orientations)
-    return describe(rotated.contiguous(), moved)
+    return describe_image(describe, rotated.contiguous(), moved)
 
 
-def equivariance(describe: Describe, steerer: Steerer, image: Tensor, keypoints: Tensor, angle: float) -> Tensor:
+def equivariance(describe: Describer, steerer: Steerer, image: Tensor, keypoints: Tensor, angle: float) -> Tensor:
     """Cosines of steered with recomputed descriptions when an image rotates counter-clockwise by ``angle`` radians.
 
     Args:
-        describe: maps a (C, H, W) image and (N, 2) keypoints in its pixels to (N, D) descriptions.
         image: (C, H, W); quarter turns are exact, others are sampled bilinearly onto a canvas that holds the image.
         keypoints: (N, 2) pixels.
 
     Returns:
         (N,) cosines; 1 where ``steer(d(I), angle)`` is the direction of ``d(I rotated)``.
     """
-    steered = steerer.steer(describe(image, keypoints), angle)
     points = Keypoints(keypoints, keypoints.new_ones(len(keypoints)))
-    recomputed = describe_rotated(lambda image, moved: describe(image, moved.xy), image, points, angle)
+    steered = steerer.steer(describe_image(describe, image, points), angle)
+    recomputed = describe_rotated(describe, image, points, angle)
     return F.cosine_similarity(steered, recomputed.to(steered), dim=-1)
 
 
 def assert_equivariant(
-    describe: Describe,
+    describe: Describer,
     steerer: Steerer,
     image: Tensor,
     keypoints: Tensor,
@@ -70,7 +80,7 @@ def assert_equivariant(
     """Check that ``steerer`` steers the descriptor ``describe``, to be called from a test.
 
     Args:
-        describe: maps a (C, H, W) image and (N, 2) keypoints in its pixels to (N, D) descriptions.
+        describe: a model, or a function of a (C, H, W) image and (N, 2) keypoints in its pixels.
         angles: rotations in radians; by default those of C_n, or every 30 degrees for SO(2).
         min_cosine: least mean cosine of steered with recomputed descriptions at every angle.
 

@@ -15,7 +15,7 @@ from steerers.datasets.photos import find_photos, held_out
 from steerers.datasets.rng import generator_of
 from steerers.features import Keypoints
 from steerers.models import parts, zoo
-from steerers.models.base import Descriptor, Detector
+from steerers.models.base import Descriptor, Detector, LogitDetector
 from steerers.models.compact import Compact
 from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile, fetch, find
@@ -64,7 +64,7 @@ def build_objective(config: TrainConfig, *, pretrained: bool = True) -> Objectiv
 
 def _objective(config: TrainConfig, network: Detector | Descriptor, pretrained: bool) -> Objective:
     if config.setting == "detector":
-        if not isinstance(network, Detector):
+        if not isinstance(network, LogitDetector):
             raise ValueError(f"setting 'detector' trains a detector, not model.kind {config.model.kind!r}")
         return DetectorObjective(network, config.keypoints)
     if not isinstance(network, Descriptor):
@@ -203,7 +203,7 @@ class NoDetector(Detector):
         super().__init__()
         _check_detector(config)
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+    def detect(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
         raise NotImplementedError("this objective was built without weights, to look at it")
 
 

@@ -23,15 +23,14 @@ from steerers.datasets.photometric import relight
 from steerers.datasets.photos import find_images
 from steerers.datasets.rng import generator_of, mix
 from steerers.datasets.views import Views, draw_homographies, render_views
-from steerers.features import Keypoints
 from steerers.images.load import ImageError, ImageSource, load_image
 from steerers.models.base import Descriptor, Detector
+from steerers.steering.equivariance import Describer, describe_image
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 from steerers.training.objectives.descriptions import Described, Matcher, MatchingOptions
 
 Start = Literal["orthogonal", "least-squares", "random", "identity"]
-Describe = Callable[[Tensor, Tensor], Tensor]
 Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
 CLOSED_FORM_ORDER = 8  # rotations of SO(2) that the closed-form start is solved on
@@ -109,7 +108,7 @@ class Fit:
 
 
 def fit(
-    descriptor: Descriptor | Describe,
+    descriptor: Describer,
     images: str | os.PathLike[str] | Sequence[ImageSource],
     group: str | Group = "C4",
     *,
@@ -138,7 +137,7 @@ def fit(
 
 
 def make_examples(
-    descriptor: Descriptor | Describe,
+    descriptor: Describer,
     images: str | os.PathLike[str] | Sequence[ImageSource],
     group: str | Group,
     *,
@@ -155,7 +154,7 @@ def make_examples(
     sources: Sequence[ImageSource] = find_images(images) if isinstance(images, (str, os.PathLike)) else images
     if len(sources) < 2:
         raise ValueError(f"fitting needs at least 2 photographs, one of them to be held out, got {len(sources)}")
-    describe, detector = _describe_with(descriptor, detector, torch.device(device))
+    describe, detector = _on_device(descriptor, detector, torch.device(device))
     make = _ExampleMaker(describe, detector, Group.parse(group), options, torch.device(device))
     order = torch.randperm(len(sources), generator=generator_of(options.seed)).tolist()
     held_out = min(max(1, round(options.held_out * len(order))), len(order) - 1)
@@ -238,7 +237,7 @@ def _no_progress(items: Iterable[Any], what: str, length: int) -> Iterable[Any]:
 class _ExampleMaker:
     """Runs the frozen descriptor over rotated views of photographs."""
 
-    describe: Callable[[Tensor, Keypoints], Tensor]
+    describe: Describer
     detector: Detector
     group: Group
     options: FitOptions
@@ -279,8 +278,8 @@ class _ExampleMaker:
 
     def _describe(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(1, N, 2) keypoints of a view and their (1, N, D) descriptions, of unit length."""
-        keypoints = self.detector.detect(image, num_keypoints=self.options.num_keypoints, mask=mask)
-        descriptions = self.describe(image, keypoints)
+        (keypoints,) = self.detector.detect(image[None], num_keypoints=self.options.num_keypoints, masks=mask[None])
+        descriptions = describe_image(self.describe, image, keypoints)
         if not isinstance(descriptions, Tensor) or descriptions.ndim != 2 or len(descriptions) != len(keypoints):
             what = tuple(descriptions.shape) if isinstance(descriptions, Tensor) else type(descriptions).__name__
             raise ValueError(f"the descriptor must give a ({len(keypoints)}, D) tensor, one row a keypoint, got {what}")
@@ -297,10 +296,8 @@ def _load(source: ImageSource, max_size: int) -> Tensor:
         raise ValueError(f"cannot use a photograph: {error}") from error
 
 
-def _describe_with(
-    descriptor: Descriptor | Describe, detector: Detector | None, device: torch.device
-) -> tuple[Callable[[Tensor, Keypoints], Tensor], Detector]:
-    """The call that describes, and the detector: the descriptor's own where it has one."""
+def _on_device(descriptor: Describer, detector: Detector | None, device: torch.device) -> tuple[Describer, Detector]:
+    """The descriptor, and the detector: the descriptor's own where it has one."""
     if detector is None and isinstance(descriptor, Detector):
         detector = descriptor
     if detector is None:
@@ -310,11 +307,9 @@ def _describe_with(
     detector.to(device).eval()
     if isinstance(descriptor, Descriptor):
         descriptor.to(device).eval()
-        return descriptor.describe, detector
-    if not callable(descriptor):
+    elif not callable(descriptor):
         raise TypeError(f"descriptor must be a Descriptor or a callable, got {type(descriptor).__name__}")
-    call: Describe = descriptor
-    return lambda image, keypoints: call(image, keypoints.xy), detector
+    return descriptor, detector
 
 
 # The start ------------------------------------------------------------------------------------------------------------

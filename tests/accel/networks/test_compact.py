@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from helpers import assert_near
+from helpers import assert_near, describe_image, detect_image, extract_image
 from steerers.accel.networks.compact import FastCompact
 from steerers.features import Keypoints
 from steerers.models import zoo
@@ -55,20 +55,20 @@ def test_the_same_for_images_of_any_size(size: tuple[int, int], masked: bool, se
     image = torch.rand(3, *size, generator=torch.Generator().manual_seed(seed))
     mask = image[0] > 0.3 if masked else None
     with torch.no_grad():
-        expected, described = PLAIN.extract(image, num_keypoints=9, mask=mask)
-    found, descriptions = FAST.extract(image, num_keypoints=9, mask=mask)
+        expected, described = extract_image(PLAIN, image, num_keypoints=9, mask=mask)
+    found, descriptions = extract_image(FAST, image, num_keypoints=9, mask=mask)
     assert_near(found.xy, expected.xy, 1e-3)
     assert_near(found.scores, expected.scores, 1e-4)
     assert_near(descriptions, described, 1e-4)
-    assert torch.equal(FAST.detect(image, num_keypoints=9, mask=mask).xy, found.xy)
-    assert_near(FAST.describe(image, found), descriptions, 1e-5)
+    assert torch.equal(detect_image(FAST, image, num_keypoints=9, mask=mask).xy, found.xy)
+    assert_near(describe_image(FAST, image, found), descriptions, 1e-5)
 
 
 def test_the_shipped_network(shipped: Compact) -> None:
     image = picture(201, 263)
     with torch.no_grad():
-        expected, described = shipped.extract(image, num_keypoints=300)
-    found, descriptions = FastCompact(shipped).extract(image, num_keypoints=300)
+        expected, described = extract_image(shipped, image, num_keypoints=300)
+    found, descriptions = extract_image(FastCompact(shipped), image, num_keypoints=300)
     assert_near(found.xy, expected.xy, 1e-3)
     assert_near(descriptions, described, 1e-4)
 
@@ -77,11 +77,11 @@ def test_the_shipped_network(shipped: Compact) -> None:
 def test_half_precision(shipped: Compact, dtype: torch.dtype, cosine: float) -> None:
     image, fast = picture(120, 150), FastCompact(shipped, dtype)
     with torch.no_grad():
-        keypoints, expected = shipped.extract(image, num_keypoints=100)
-    descriptions = fast.describe(image, keypoints)
+        keypoints, expected = extract_image(shipped, image, num_keypoints=100)
+    descriptions = describe_image(fast, image, keypoints)
     assert descriptions.dtype == torch.float32
     assert float(F.cosine_similarity(descriptions, expected, dim=1).min()) > cosine
-    found, _ = fast.extract(image, num_keypoints=100)
+    found, _ = extract_image(fast, image, num_keypoints=100)
     assert found.xy.dtype == found.scores.dtype == torch.float32
     near = torch.cdist(found.xy, keypoints.xy).min(dim=1).values < 1
     assert float(near.float().mean()) > 0.9
@@ -90,10 +90,10 @@ def test_half_precision(shipped: Compact, dtype: torch.dtype, cosine: float) -> 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_autocast_changes_nothing(dtype: torch.dtype) -> None:
     image, fast = picture(50, 61), FastCompact(PLAIN, dtype)
-    found, descriptions = fast.extract(image, num_keypoints=20)
+    found, descriptions = extract_image(fast, image, num_keypoints=20)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        again, described = fast.extract(image, num_keypoints=20)
-        assert torch.equal(fast.describe(image, found), FastCompact(PLAIN, dtype).describe(image, found))
+        again, described = extract_image(fast, image, num_keypoints=20)
+        assert torch.equal(describe_image(fast, image, found), describe_image(FastCompact(PLAIN, dtype), image, found))
     assert torch.equal(again.xy, found.xy)
     assert torch.equal(described, descriptions)
 
@@ -103,24 +103,24 @@ def test_a_batch_is_what_its_images_are() -> None:
     images[3] = 0.5  # nothing to see
     masks = torch.ones(4, 37, 50, dtype=torch.bool)
     masks[1, :, 12:] = False
-    found = FAST.extract_batch(images, num_keypoints=20, masks=masks)
+    found = FAST.extract(images, num_keypoints=20, masks=masks)
     for image, mask, (keypoints, descriptions) in zip(images, masks, found, strict=True):
-        alone, described = FAST.extract(image, num_keypoints=20, mask=mask)
+        alone, described = extract_image(FAST, image, num_keypoints=20, mask=mask)
         assert_near(keypoints.xy, alone.xy, 1e-3)
         assert_near(descriptions, described, 1e-4)
     counts = [len(keypoints) for keypoints, _ in found]
     assert counts[0] == counts[2] == 20
     assert 0 < counts[1] < 20
     assert counts[3] == 0
-    detected = FAST.detect_batch(images, num_keypoints=20, masks=masks)
+    detected = FAST.detect(images, num_keypoints=20, masks=masks)
     assert [len(keypoints) for keypoints in detected] == counts
-    described_again = FAST.describe_batch(images, detected)
+    described_again = FAST.describe(images, detected)
     for (_, descriptions), again in zip(found, described_again, strict=True):
         assert_near(again, descriptions, 1e-4)
 
 
 def test_results_can_be_trained_with() -> None:
-    _, descriptions = FAST.extract(picture(40, 40), num_keypoints=5)
+    _, descriptions = extract_image(FAST, picture(40, 40), num_keypoints=5)
     weight = nn.Parameter(torch.ones(12))
     (descriptions * weight).sum().backward()
     assert weight.grad is not None
@@ -136,13 +136,13 @@ def test_the_plain_network_stays() -> None:
 
 def test_refusals() -> None:
     image = picture(40, 40)
-    with pytest.raises(TypeError, match="mask must be a bool tensor"):
-        FAST.extract(image, num_keypoints=5, mask=torch.ones(40, 40))
-    with pytest.raises(ValueError, match="mask must have the image's shape"):
-        FAST.extract(image, num_keypoints=5, mask=torch.ones(40, 39, dtype=torch.bool))
+    with pytest.raises(TypeError, match="masks must be a bool tensor"):
+        extract_image(FAST, image, num_keypoints=5, mask=torch.ones(40, 40))
+    with pytest.raises(ValueError, match="masks must have the images' shape"):
+        extract_image(FAST, image, num_keypoints=5, mask=torch.ones(40, 39, dtype=torch.bool))
     image[1, 20, 20] = math.nan
     with pytest.raises(ValueError, match=r"the compact network in torch.float32 gave logits or descriptions that are"):
-        FAST.extract(image, num_keypoints=5)
+        extract_image(FAST, image, num_keypoints=5)
 
 
 @on_gpu
@@ -152,11 +152,11 @@ def test_recorded_runs_on_a_gpu(shipped: Compact, dtype: torch.dtype) -> None:
     for seed in range(4):
         image = picture(120, 150, seed)
         with torch.no_grad():
-            keypoints, expected = shipped.extract(image, num_keypoints=100)
+            keypoints, expected = extract_image(shipped, image, num_keypoints=100)
         onto = Keypoints(keypoints.xy.cuda(), keypoints.scores.cuda())
-        descriptions = fast.describe(image.cuda(), onto).cpu()
+        descriptions = describe_image(fast, image.cuda(), onto).cpu()
         assert float(F.cosine_similarity(descriptions, expected, dim=1).min()) > 0.999
-        found, described = fast.extract(image.cuda(), num_keypoints=100)
-        again, as_well = eager.extract(image.cuda(), num_keypoints=100)
+        found, described = extract_image(fast, image.cuda(), num_keypoints=100)
+        again, as_well = extract_image(eager, image.cuda(), num_keypoints=100)
         assert torch.equal(found.xy, again.xy)
         assert_near(described, as_well, 1e-3)

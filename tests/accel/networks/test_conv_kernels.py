@@ -17,8 +17,6 @@ from torch import Tensor
 
 from helpers import assert_near, randn
 from steerers.accel.networks import conv_kernels, layers
-from steerers.models import sampling
-from steerers.models.sampling import KeypointSampling
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ROWS = [  # height, programs, and how many rows each does on 132 processors
@@ -102,7 +100,7 @@ def test_dense(shape: tuple[int, int, int, int], added: bool) -> None:
 @pytest.mark.parametrize("name", ["separable", "depthwise", "dense", "added", "stem"])
 def test_nan_stays_nan(name: str) -> None:
     """Of a ReLU too: what is not finite must show in what comes out, or no one would know."""
-    from steerers.accel.networks import conv_kernels, end_kernels
+    from steerers.accel.networks import conv_kernels
 
     x = maps(1, 16, 6, 9)
     x[0, 3, 2, 4] = math.nan
@@ -126,7 +124,7 @@ def test_nan_stays_nan(name: str) -> None:
         assert torch.equal(out.isnan(), x.isnan())
     else:
         first = randn(16, 3, 3, 3, dtype=torch.float32)
-        out = end_kernels.stem(x[:, 1:4], torch.zeros(3), torch.ones(3), first, bias)
+        out = conv_kernels.stem(x[:, 1:4], torch.zeros(3), torch.ones(3), first, bias)
         assert out[0, :, 1:4, 3:6].isnan().all()
         assert int(out.isnan().sum()) == 16 * 9
 
@@ -135,10 +133,10 @@ def test_nan_stays_nan(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("side", [1, 3])
 def test_weigh(side: int, dtype: torch.dtype) -> None:
-    from steerers.accel.networks import end_kernels
+    from steerers.accel.networks import conv_kernels
 
     x, weight, bias = maps(2, 16, 7, 21, dtype=dtype), randn(1, 16, side, side, dtype=dtype), randn(1, dtype=dtype)
-    actual = end_kernels.weigh(x, weight, bias)
+    actual = conv_kernels.conv_to_logit(x, weight, bias)
     assert actual.dtype == torch.float32
     assert_near(actual, F.conv2d(x.float(), weight.float(), bias.float(), padding=side // 2), 2e-5)
 
@@ -146,7 +144,7 @@ def test_weigh(side: int, dtype: torch.dtype) -> None:
 @interpreted
 @pytest.mark.parametrize("contiguous", [True, False])
 def test_stem(contiguous: bool) -> None:
-    from steerers.accel.networks import end_kernels
+    from steerers.accel.networks import conv_kernels
 
     images = randn(2, 3, 9, 14, dtype=torch.float32)
     weight, bias = randn(16, 3, 3, 3, dtype=torch.float32), randn(16, dtype=torch.float32)
@@ -154,29 +152,8 @@ def test_stem(contiguous: bool) -> None:
         images, weight = images.mT, weight.contiguous(memory_format=torch.channels_last)
     mean, scale = torch.tensor([0.4, 0.5, 0.6]), torch.tensor([2.0, 3.0, 4.0])
     assert_near(
-        end_kernels.stem(images, mean, scale, weight, bias), layers.stem(images, mean, scale, weight, bias), 2e-5
+        conv_kernels.stem(images, mean, scale, weight, bias), layers.stem(images, mean, scale, weight, bias), 2e-5
     )
-
-
-@interpreted
-@pytest.mark.parametrize(
-    ("shape", "size", "border", "masked"),
-    [((2, 9, 260), 5, 4, True), ((1, 20, 11), 3, 0, False), ((2, 5, 7), 1, 1, True), ((1, 9, 9), 7, 5, False)],
-)
-def test_keypoints(
-    shape: tuple[int, int, int], size: int, border: int, masked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logits = 2 * randn(*shape, dtype=torch.float32)
-    logits[0, shape[1] // 2, :2] = 9.0  # a tie, of which both remain
-    masks = randn(*shape, seed=1, dtype=torch.float32) > -0.5 if masked else None
-    options = KeypointSampling(coverage=False, nms_size=size, subpixel=size > 1, border=border)
-    expected = sampling.choose_keypoints(logits, 12, masks, options)
-    monkeypatch.setattr(layers, "has_kernels", lambda _: True)
-    xy, scores, counts = sampling.choose_keypoints(logits, 12, masks, options)
-    assert torch.equal(counts, expected[2])
-    for image, count in enumerate(counts.tolist()):
-        assert_near(xy[image, :count], expected[0][image, :count], 1e-5)
-        assert_near(scores[image, :count], expected[1][image, :count], 1e-6)
 
 
 @interpreted

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from helpers import assert_near
+from helpers import assert_near, describe_image, detect_image
 from steerers.accel.networks.dedode import FastDedodeDescriptor, FastDedodeDetector
 from steerers.features import Keypoints
 from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
@@ -107,10 +107,10 @@ def cosine(actual: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize(("height", "width"), SIZES)
 def test_descriptions(descriptor: DedodeDescriptor, fast: FastDedodeDescriptor, height: int, width: int) -> None:
     image, keypoints = picture(height, width), everywhere(height, width)
-    actual = fast.describe(image, keypoints)
+    actual = describe_image(fast, image, keypoints)
     assert actual.dtype == torch.float32
     assert not actual.is_inference()
-    assert_near(actual, descriptor.describe(image, keypoints), 1e-4)
+    assert_near(actual, describe_image(descriptor, image, keypoints), 1e-4)
 
 
 @given(st.tuples(st.integers(8, 40), st.integers(8, 40)), st.integers(0, 1000))
@@ -119,23 +119,25 @@ def test_descriptions_for_any_size(
     descriptor: DedodeDescriptor, fast: FastDedodeDescriptor, size: tuple[int, int], seed: int
 ) -> None:
     image, keypoints = picture(*size, seed), everywhere(*size, seed=seed)
-    assert_near(fast.describe(image, keypoints), descriptor.describe(image, keypoints), 1e-4)
+    assert_near(describe_image(fast, image, keypoints), describe_image(descriptor, image, keypoints), 1e-4)
 
 
 @pytest.mark.parametrize(("height", "width"), [(56, 70), (45, 33)])
 def test_descriptions_of_g(descriptor_g: DedodeDescriptor, height: int, width: int) -> None:
     image, keypoints = picture(height, width), everywhere(height, width)
-    expected = descriptor_g.describe(image, keypoints)
-    assert_near(FastDedodeDescriptor(descriptor_g).describe(image, keypoints), expected, 1e-4)
-    assert cosine(FastDedodeDescriptor(descriptor_g, torch.bfloat16).describe(image, keypoints), expected) > 0.999
+    expected = describe_image(descriptor_g, image, keypoints)
+    assert_near(describe_image(FastDedodeDescriptor(descriptor_g), image, keypoints), expected, 1e-4)
+    assert (
+        cosine(describe_image(FastDedodeDescriptor(descriptor_g, torch.bfloat16), image, keypoints), expected) > 0.999
+    )
 
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_descriptions_in_half_precision(descriptor: DedodeDescriptor, dtype: torch.dtype) -> None:
     image, keypoints = picture(45, 50), everywhere(45, 50)
-    actual = FastDedodeDescriptor(descriptor, dtype).describe(image, keypoints)
+    actual = describe_image(FastDedodeDescriptor(descriptor, dtype), image, keypoints)
     assert actual.dtype == torch.float32
-    assert cosine(actual, descriptor.describe(image, keypoints)) > 0.999
+    assert cosine(actual, describe_image(descriptor, image, keypoints)) > 0.999
 
 
 @pytest.mark.parametrize(("height", "width"), SIZES)
@@ -151,8 +153,8 @@ def test_keypoints(detector: DedodeDetector, height: int, width: int, sampling: 
         assert_near(logits, detector.logits(image[None]), 1e-4)
     mask = torch.rand(height, width, generator=torch.Generator().manual_seed(1)) > 0.2
     for given_mask in (None, mask):
-        actual = fast_detector.detect(image, num_keypoints=20, mask=given_mask)
-        expected = detector.detect(image, num_keypoints=20, mask=given_mask)
+        actual = detect_image(fast_detector, image, num_keypoints=20, mask=given_mask)
+        expected = detect_image(detector, image, num_keypoints=20, mask=given_mask)
         assert_near(actual.xy, expected.xy, 1e-3)
         assert_near(actual.scores, expected.scores, 1e-4)
 
@@ -175,12 +177,12 @@ def test_the_large_detector() -> None:
 
 def test_autocast_changes_nothing(fast: FastDedodeDescriptor, fast_detector: FastDedodeDetector) -> None:
     image = picture(30, 29)
-    found = fast_detector.detect(image, num_keypoints=20)
-    descriptions = fast.describe(image, found)
+    found = detect_image(fast_detector, image, num_keypoints=20)
+    descriptions = describe_image(fast, image, found)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        again = fast_detector.detect(image, num_keypoints=20)
+        again = detect_image(fast_detector, image, num_keypoints=20)
         assert torch.equal(again.xy, found.xy)
-        assert torch.equal(fast.describe(image, found), descriptions)
+        assert torch.equal(describe_image(fast, image, found), descriptions)
 
 
 # Batches --------------------------------------------------------------------------------------------------------------
@@ -191,14 +193,14 @@ def test_a_batch_is_what_its_images_are(fast: FastDedodeDescriptor, fast_detecto
     masks = torch.ones(3, 40, 52, dtype=torch.bool)
     masks[1, :, 2:] = False  # leaves fewer keypoints than asked for
     masks[2] = False
-    found = fast_detector.detect_batch(images, num_keypoints=90, masks=masks)
-    described = fast.describe_batch(images, found)
+    found = fast_detector.detect(images, num_keypoints=90, masks=masks)
+    described = fast.describe(images, found)
     assert [len(keypoints) for keypoints in found] == [90, 80, 0]
     for image, mask, keypoints, descriptions in zip(images, masks, found, described, strict=True):
-        alone = fast_detector.detect(image, num_keypoints=90, mask=mask)
+        alone = detect_image(fast_detector, image, num_keypoints=90, mask=mask)
         assert_near(keypoints.xy, alone.xy, 1e-4)
         assert_near(keypoints.scores, alone.scores, 1e-4)
-        assert_near(descriptions, fast.describe(image, keypoints), 1e-4)
+        assert_near(descriptions, describe_image(fast, image, keypoints), 1e-4)
         assert descriptions.shape == (len(keypoints), 256)
 
 
@@ -218,12 +220,12 @@ def test_the_plain_module_stays(descriptor: DedodeDescriptor) -> None:
 
 def test_a_copy_is_a_network_of_its_own(fast: FastDedodeDescriptor) -> None:
     image, keypoints = picture(16, 16), everywhere(16, 16, 5)
-    expected = fast.describe(image, keypoints)
+    expected = describe_image(fast, image, keypoints)
     other = copy.deepcopy(fast)
     for parameter in other.parameters():
         parameter.data.zero_()
-    assert not other.describe(image, keypoints).any()
-    assert torch.equal(fast.describe(image, keypoints), expected)
+    assert not describe_image(other, image, keypoints).any()
+    assert torch.equal(describe_image(fast, image, keypoints), expected)
 
 
 def test_what_cannot_be_folded_is_refused() -> None:
@@ -239,28 +241,28 @@ def test_what_cannot_be_folded_is_refused() -> None:
 def test_bad_images_are_refused(fast: FastDedodeDescriptor, fast_detector: FastDedodeDetector) -> None:
     keypoints = everywhere(16, 16, 2)
     for image, message in (
-        (torch.rand(1, 16, 16), r"image must have shape \(3, H, W\)"),
+        (torch.rand(1, 16, 16), r"images must have shape \(B, 3, H, W\)"),
         (torch.rand(3, 7, 16), "sides of at least 8"),
     ):
         with pytest.raises(ValueError, match=message):
-            fast.describe(image, keypoints)
+            describe_image(fast, image, keypoints)
         with pytest.raises(ValueError, match=message):
-            fast_detector.detect(image, num_keypoints=3)
-    with pytest.raises(TypeError, match="image must be floating point"):
-        fast.describe(torch.zeros(3, 16, 16, dtype=torch.uint8), keypoints)
-    with pytest.raises(TypeError, match="mask must be a bool tensor"):
-        fast_detector.detect(torch.rand(3, 16, 16), num_keypoints=3, mask=torch.ones(16, 16))
-    with pytest.raises(ValueError, match="mask must have the image's shape"):
-        fast_detector.detect(torch.rand(3, 16, 16), num_keypoints=3, mask=torch.ones(16, 15, dtype=torch.bool))
+            detect_image(fast_detector, image, num_keypoints=3)
+    with pytest.raises(TypeError, match="images must be floating point"):
+        describe_image(fast, torch.zeros(3, 16, 16, dtype=torch.uint8), keypoints)
+    with pytest.raises(TypeError, match="masks must be a bool tensor"):
+        detect_image(fast_detector, torch.rand(3, 16, 16), num_keypoints=3, mask=torch.ones(16, 16))
+    with pytest.raises(ValueError, match="masks must have the images' shape"):
+        detect_image(fast_detector, torch.rand(3, 16, 16), num_keypoints=3, mask=torch.ones(16, 15, dtype=torch.bool))
 
 
 def test_what_is_not_finite_is_an_error(fast: FastDedodeDescriptor, fast_detector: FastDedodeDetector) -> None:
     image = picture(16, 16)
     image[0, 3, 3] = math.nan
     with pytest.raises(ValueError, match=r"DeDoDe descriptor B in torch.float32 gave descriptions that are not finite"):
-        fast.describe(image, everywhere(16, 16, 2))
+        describe_image(fast, image, everywhere(16, 16, 2))
     with pytest.raises(ValueError, match=r"DeDoDe detector B in torch.float32 gave logits that are not finite"):
-        fast_detector.detect(image, num_keypoints=3)
+        detect_image(fast_detector, image, num_keypoints=3)
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------
@@ -274,8 +276,8 @@ def test_recorded_runs_on_a_gpu(descriptor: DedodeDescriptor, dtype: torch.dtype
     fast = FastDedodeDescriptor(descriptor, dtype).to("cuda")
     for seed in (0, 1, 2, 3):
         image = picture(height, width, seed)
-        actual = fast.describe(image.cuda(), keypoints).cpu()
-        assert cosine(actual, descriptor.describe(image, keypoints)) > 0.999
+        actual = describe_image(fast, image.cuda(), keypoints).cpu()
+        assert cosine(actual, describe_image(descriptor, image, keypoints)) > 0.999
 
 
 @on_gpu
@@ -287,5 +289,5 @@ def test_the_detector_on_a_gpu(detector: DedodeDetector, dtype: torch.dtype) -> 
         expected = detector.logits(image[None])
         actual = fast.logits(image[None].cuda()).cpu()
     assert float((actual - expected).std() / expected.std()) < 0.02
-    found = [fast.detect(image.cuda(), num_keypoints=30) for _ in range(3)]
+    found = [detect_image(fast, image.cuda(), num_keypoints=30) for _ in range(3)]
     assert all(torch.equal(keypoints.xy, found[0].xy) for keypoints in found)

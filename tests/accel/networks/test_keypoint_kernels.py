@@ -20,10 +20,10 @@ from helpers import assert_near, randn
 from steerers.accel.networks import layers
 from steerers.accel.networks.compact import FastCompact, _texture
 from steerers.accel.networks.inference import for_inference
-from steerers.accel.networks.merge_scales import Found, Frame, join
+from steerers.accel.networks.keypoints import LevelFrame, LevelKeypoints, choose_in_cells, merge_scales
 from steerers.models import scales
 from steerers.models.compact import CELL, FLATTEST, Compact, CompactConfig, textured, textured_cells
-from steerers.models.sampling import KeypointSampling, choose_keypoints, find_in_cells
+from steerers.models.sampling import KeypointSampling, choose_keypoints
 from steerers.models.scales import Pyramid
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -61,11 +61,11 @@ def ranked(xy: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("shape", [(2, 3, 33, 270), (1, 3, 8, 5), (1, 3, 1, 1)])
 @pytest.mark.parametrize("rotated", [False, True])
 def test_extremes_are_those_of_texture(shape: tuple[int, int, int, int], rotated: bool) -> None:
-    from steerers.accel.networks import cell_kernels
+    from steerers.accel.networks import keypoint_kernels
 
     images = pictures(*shape)
     images = images.mT if rotated else images
-    extremes = cell_kernels.extremes(images, CELL)
+    extremes = keypoint_kernels.extremes(images, CELL)
     around = F.max_pool2d(extremes, 3, stride=1, padding=1).sum(dim=1)
     assert torch.equal(around >= FLATTEST, textured_cells(images, ceil=True))
 
@@ -82,10 +82,10 @@ def test_one_a_cell_are_all(
     logits = 2 * randn(2, *size, seed=seed, dtype=torch.float32)
     masks = randn(2, *size, seed=seed + 1, dtype=torch.float32) > -0.5 if masked else None
     options = KeypointSampling(coverage=False, nms_size=window, subpixel=seed % 2 == 0, border=border)
-    expected_xy, expected_scores, counts = choose_keypoints(logits, count, masks, options)
-    xy, scores = find_in_cells(logits, count, masks, options, share=0.5)
+    expected_xy, expected_scores, real = choose_keypoints(logits, count, masks, options)
+    xy, scores = choose_in_cells(logits, count, masks, options, factor=0.5)
     assert xy.shape[1] == min(count, math.prod(-(-n // (window // 2 + 1)) for n in size))
-    for image, number in enumerate(counts.tolist()):
+    for image, number in enumerate(real.sum(dim=1).tolist()):
         place, score = ranked(xy[image], scores[image])
         assert len(place) == number
         assert_near(place, expected_xy[image, :number], 1e-5)
@@ -95,9 +95,9 @@ def test_one_a_cell_are_all(
 @interpreted
 def test_over_several_programs() -> None:
     logits, options = randn(2, 7, 420, dtype=torch.float32), KeypointSampling(coverage=False, nms_size=5)
-    expected_xy, expected_scores, counts = choose_keypoints(logits, 400, None, options)
-    xy, scores = find_in_cells(logits, 400, None, options)
-    for image, number in enumerate(counts.tolist()):
+    expected_xy, expected_scores, real = choose_keypoints(logits, 400, None, options)
+    xy, scores = choose_in_cells(logits, 400, None, options)
+    for image, number in enumerate(real.sum(dim=1).tolist()):
         place, score = ranked(xy[image], scores[image])
         assert torch.equal(place, expected_xy[image, :number])
         assert_near(score, expected_scores[image, :number], 1e-6)
@@ -109,9 +109,9 @@ def test_over_several_programs() -> None:
 def test_only_where_there_is_something_to_see(size: tuple[int, int], seed: int) -> None:
     images, logits = pictures(2, 3, *size, seed=seed), randn(2, *size, seed=seed, dtype=torch.float32)
     options = KeypointSampling(coverage=False, nms_size=5)
-    expected, _, counts = choose_keypoints(logits, 50, textured(images), options)
-    xy, scores = find_in_cells(logits, 50, None, options, _texture(images))
-    for image, number in enumerate(counts.tolist()):
+    expected, _, real = choose_keypoints(logits, 50, textured(images), options)
+    xy, scores = choose_in_cells(logits, 50, None, options, _texture(images))
+    for image, number in enumerate(real.sum(dim=1).tolist()):
         assert torch.equal(ranked(xy[image], scores[image])[0], expected[image, :number])
 
 
@@ -122,9 +122,9 @@ def test_of_equal_pixels_in_a_cell_one_remains(size: tuple[int, int], seed: int,
     """Never what is no peak, and never two in a cell."""
     logits = torch.randint(0, 4, (1, *size), generator=torch.Generator().manual_seed(seed)).float()
     options = KeypointSampling(coverage=False, nms_size=window)
-    expected, _, counts = choose_keypoints(logits, 10**6, None, options)
-    every = {tuple(p) for p in expected[0, : int(counts)].tolist()}
-    xy, scores = find_in_cells(logits, 10**6, None, options)
+    expected, _, real = choose_keypoints(logits, 10**6, None, options)
+    every = {tuple(p) for p in expected[0, : int(real.sum())].tolist()}
+    xy, scores = choose_in_cells(logits, 10**6, None, options)
     found = [tuple(p) for p in ranked(xy[0], scores[0])[0].tolist()]
     side = window // 2 + 1
     cells = {(x // side, y // side) for x, y in found}
@@ -136,12 +136,12 @@ def test_of_equal_pixels_in_a_cell_one_remains(size: tuple[int, int], seed: int,
 @interpreted
 def test_a_flat_map_has_one_keypoint_a_cell() -> None:
     options, logits = KeypointSampling(coverage=False, nms_size=5), torch.zeros(1, 7, 8)
-    xy, scores = find_in_cells(logits, 100, None, options)
+    xy, scores = choose_in_cells(logits, 100, None, options)
     places = ranked(xy[0], scores[0])[0].tolist()
     assert sorted(map(tuple, places)) == [(x, y) for x in (0, 3, 6) for y in (0, 3, 6)]
     masks = torch.ones(1, 7, 8, dtype=torch.bool)
     masks[0, 0, 0] = masks[0, 3:, 3:] = False  # the first of a cell, and whole cells
-    xy, scores = find_in_cells(logits, 100, masks, options)
+    xy, scores = choose_in_cells(logits, 100, masks, options)
     places = ranked(xy[0], scores[0])[0].tolist()
     assert sorted(map(tuple, places)) == [(0, 3), (0, 6), (1, 0), (3, 0), (6, 0)]
 
@@ -152,37 +152,39 @@ def test_a_flat_map_has_one_keypoint_a_cell() -> None:
 def test_what_is_not_finite_shows_in_the_scores(bad: float, masked: bool) -> None:
     logits, options = randn(2, 9, 11, dtype=torch.float32), KeypointSampling(coverage=False, nms_size=3)
     masks = torch.zeros(2, 9, 11, dtype=torch.bool) if masked else None
-    assert find_in_cells(logits, 9, masks, options)[1].isfinite().all()
+    assert choose_in_cells(logits, 9, masks, options)[1].isfinite().all()
     logits[1, 4, 5] = bad
-    _, scores = find_in_cells(logits, 9, masks, options)
+    _, scores = choose_in_cells(logits, 9, masks, options)
     assert scores[0].isfinite().all()
     assert scores[1].isnan().all()
 
 
-# Joining --------------------------------------------------------------------------------------------------------------
+# Merging --------------------------------------------------------------------------------------------------------------
 
 
-def part(count: int, seed: int, *, equal: bool = False) -> Found:
+def part(count: int, seed: int, *, equal: bool = False) -> LevelKeypoints:
     """As a choice by topk gives it: best first."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.rand(2, count, generator=generator)
     scores = (4 * scores).round() / 4 if equal else scores
     scores[1, count // 2 :] = -1.0
     scores = scores.sort(dim=1, descending=True).values
-    return Found(50 * torch.rand(2, count, 2, generator=generator), scores, randn(2, count, 6, dtype=torch.float32))
+    return LevelKeypoints(
+        50 * torch.rand(2, count, 2, generator=generator), scores, randn(2, count, 6, dtype=torch.float32)
+    )
 
 
 @interpreted
 @few
 @given(st.lists(st.integers(1, 150), min_size=1, max_size=3), st.integers(1, 200), st.integers(0, 100), st.booleans())
-def test_joining(counts: list[int], num_keypoints: int, seed: int, equal: bool) -> None:
+def test_merging(counts: list[int], num_keypoints: int, seed: int, equal: bool) -> None:
     parts = [part(count, seed + k, equal=equal) for k, count in enumerate(counts)]
     num_keypoints = max(num_keypoints, *counts)  # no part has more than was asked for
-    frames = [Frame(1.0 + k, 1.0 + k / 2, 16.0 * (1 + k)) for k in range(len(parts))]
-    expected = join(parts, frames, num_keypoints)
+    frames = [LevelFrame(1.0 + k, 1.0 + k / 2, 16.0 * (1 + k)) for k in range(len(parts))]
+    expected = merge_scales(parts, frames, num_keypoints)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers, "has_kernels", lambda _: True)
-        actual = join(parts, frames, num_keypoints)
+        actual = merge_scales(parts, frames, num_keypoints)
     assert torch.equal(actual.stats.long(), expected.stats)
     for own, other in zip(actual[:4], expected[:4], strict=True):
         for image, number in enumerate(expected.stats[:2].tolist()):
@@ -190,26 +192,28 @@ def test_joining(counts: list[int], num_keypoints: int, seed: int, equal: bool) 
 
 
 @interpreted
-def test_joining_sorts_what_is_in_no_order() -> None:
+def test_merging_sorts_what_is_in_no_order() -> None:
     found = part(70, 0)
     order = torch.randperm(70, generator=torch.Generator().manual_seed(1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers, "has_kernels", lambda _: True)
-        joined = join([Found(*(tensor[:, order] for tensor in found))], [Frame(1.0, 1.0, 16.0)], 70)
-    assert torch.equal(joined.scores, found.scores)
-    assert torch.equal(joined.xy[0], found.xy[0])
-    assert torch.equal(joined.descriptions[0], found.descriptions[0])
-    assert joined.stats.tolist() == [70, 35, 0]
+        merged = merge_scales(
+            [LevelKeypoints(*(tensor[:, order] for tensor in found))], [LevelFrame(1.0, 1.0, 16.0)], 70
+        )
+    assert torch.equal(merged.scores, found.scores)
+    assert torch.equal(merged.xy[0], found.xy[0])
+    assert torch.equal(merged.descriptions[0], found.descriptions[0])
+    assert merged.stats.tolist() == [70, 35, 0]
 
 
 @pytest.mark.parametrize("kernels", [pytest.param(True, marks=interpreted), False])
 @pytest.mark.parametrize("which", ["scores", "descriptions"])
-def test_joining_says_what_is_not_finite(which: str, kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merging_says_what_is_not_finite(which: str, kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "has_kernels", lambda _: kernels)
     first, second = part(20, 0), part(30, 1)
-    assert int(join([first, second], [Frame(1.0, 1.0, 16.0)] * 2, 100).stats[-1]) == 0
+    assert int(merge_scales([first, second], [LevelFrame(1.0, 1.0, 16.0)] * 2, 100).stats[-1]) == 0
     getattr(second, which)[1, 29] = math.nan
-    assert int(join([first, second], [Frame(1.0, 1.0, 16.0)] * 2, 100).stats[-1]) == 1
+    assert int(merge_scales([first, second], [LevelFrame(1.0, 1.0, 16.0)] * 2, 100).stats[-1]) == 1
 
 
 # All of it ------------------------------------------------------------------------------------------------------------
@@ -224,11 +228,11 @@ def test_a_whole_pyramid(monkeypatch: pytest.MonkeyPatch) -> None:
         plain = Compact(CompactConfig(channels=(16, 16, 32), blocks=(1, 1), dim=12, hidden=8)).eval()
     images = torch.rand(1, 3, 32, 36, generator=torch.Generator().manual_seed(0))
     masks = torch.rand(1, 32, 36, generator=torch.Generator().manual_seed(1)) > 0.05
-    expected = Pyramid(FastCompact(plain)).extract_batch(images, num_keypoints=60, masks=masks)
+    expected = Pyramid(FastCompact(plain)).extract(images, num_keypoints=60, masks=masks)
     fast = for_inference(Pyramid(plain))
     monkeypatch.setattr(layers, "has_kernels", lambda _: True)
     monkeypatch.setattr(layers, "uses_kernels", lambda _: True)
-    found = fast.extract_batch(images, num_keypoints=60, masks=masks)
+    found = fast.extract(images, num_keypoints=60, masks=masks)
     for (keypoints, descriptions), (wanted, values) in zip(found, expected, strict=True):
         assert len(keypoints) == len(wanted) > 2
         assert keypoints.scales is not None

@@ -65,20 +65,20 @@ def test_separable(residual: bool) -> None:
 def test_raising(dtype: torch.dtype, tolerance: float, size: tuple[int, int], coarse: tuple[int, int]) -> None:
     fine, above = maps(2, 4, *size, dtype=dtype), maps(2, 4, *coarse, seed=1, dtype=dtype)
     raised = F.interpolate(above, size=size, mode="bilinear", align_corners=False)
-    assert_near(layers.raise_add(fine, above), fine + raised, tolerance)
+    assert_near(layers.upsample_add(fine, above), fine + raised, tolerance)
     feature, weight = maps(2, 3, *size, seed=2, dtype=dtype), randn(4, 3, seed=3, dtype=dtype)
     point, bias = randn(4, 4, seed=4, dtype=dtype), randn(4, seed=5, dtype=dtype)
     hidden = (torch.einsum("oi,bihw->bohw", weight, feature) + raised).relu()
     expected = torch.einsum("oi,bihw->bohw", point, hidden) + bias[:, None, None]
-    assert_near(layers.enter(feature, above, weight, point, bias), expected, tolerance)
+    assert_near(layers.lateral(feature, above, weight, point, bias), expected, tolerance)
 
 
 @pytest.mark.parametrize("side", [1, 3])
 def test_weighing_is_in_float32(side: int) -> None:
     x, weight, bias = maps(2, 8, 5, 6, dtype=torch.float32), maps(1, 8, side, side, dtype=torch.float32), torch.ones(1)
     expected = F.conv2d(x, weight, bias, padding=side // 2)
-    assert_near(layers.weigh(x, weight, bias), expected, 1e-5)
-    half = layers.weigh(x.bfloat16(), weight.bfloat16(), bias.bfloat16())
+    assert_near(layers.conv_to_logit(x, weight, bias), expected, 1e-5)
+    half = layers.conv_to_logit(x.bfloat16(), weight.bfloat16(), bias.bfloat16())
     assert half.dtype == torch.float32
     assert_near(half, expected, 0.2)
 
@@ -110,9 +110,9 @@ def test_widths_that_no_kernel_takes(channels: int, monkeypatch: pytest.MonkeyPa
     calls = (
         lambda: layers.max_pool(x),
         lambda: layers.separable(x, depth, bias, square, bias),
-        lambda: layers.enter(x, above, square, square, bias),
-        lambda: layers.raise_add(x, above),
-        lambda: layers.weigh(x, maps(1, channels, 3, 3, dtype=torch.float32), bias[:1]),
+        lambda: layers.lateral(x, above, square, square, bias),
+        lambda: layers.upsample_add(x, above),
+        lambda: layers.conv_to_logit(x, maps(1, channels, 3, 3, dtype=torch.float32), bias[:1]),
         lambda: layers.stem(images, torch.zeros(3), torch.ones(3), first, bias),
         lambda: layers.conv_relu(x, maps(channels, channels, 3, 3, dtype=torch.float32), bias),
     )

@@ -16,12 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from helpers import assert_near
-from steerers.accel.networks import pyramid
-from steerers.accel.networks.compact import FastCompact
+from helpers import assert_near, describe_image, detect_image, extract_image
+from steerers.accel.networks import compact
+from steerers.accel.networks.compact import FastCompact, FastPyramid
 from steerers.accel.networks.inference import for_inference
-from steerers.accel.networks.merge_scales import Found
-from steerers.accel.networks.pyramid import FastPyramid
+from steerers.accel.networks.keypoints import LevelKeypoints
 from steerers.features import Keypoints
 from steerers.models import zoo
 from steerers.models.compact import SAMPLING, Compact, CompactConfig
@@ -72,57 +71,57 @@ def test_as_one_scale_after_the_other(
 ) -> None:
     images = pictures(2, *size, seed)
     masks = torch.rand(2, *size, generator=torch.Generator().manual_seed(seed)) > 0.1 if masked else None
-    found = FastPyramid(NETWORK, scales).extract_batch(images, num_keypoints=count, masks=masks)
-    assert_same(found, Pyramid(NETWORK, scales).extract_batch(images, num_keypoints=count, masks=masks))
+    found = FastPyramid(NETWORK, scales).extract(images, num_keypoints=count, masks=masks)
+    assert_same(found, Pyramid(NETWORK, scales).extract(images, num_keypoints=count, masks=masks))
 
 
 @pytest.mark.parametrize("sampling", [KeypointSampling(), KeypointSampling(coverage=False, border=3)])
 def test_other_ways_to_choose(sampling: KeypointSampling) -> None:
     network, images = make(sampling), pictures(2, 130, 140)
-    found = FastPyramid(network).extract_batch(images, num_keypoints=50)
-    assert_same(found, Pyramid(network).extract_batch(images, num_keypoints=50))
+    found = FastPyramid(network).extract(images, num_keypoints=50)
+    assert_same(found, Pyramid(network).extract(images, num_keypoints=50))
 
 
 def test_images_with_fewer_keypoints_and_with_none() -> None:
     images = pictures(3, 140, 150)
     images[1] = 0.5
     images[2, :, 20:] = 0.5
-    found = FastPyramid(NETWORK).extract_batch(images, num_keypoints=500)
+    found = FastPyramid(NETWORK).extract(images, num_keypoints=500)
     counts = [len(keypoints) for keypoints, _ in found]
     assert counts[1] == 0 < counts[2] < counts[0] == 500
-    assert_same(found, Pyramid(NETWORK).extract_batch(images, num_keypoints=500))
+    assert_same(found, Pyramid(NETWORK).extract(images, num_keypoints=500))
 
 
 def test_one_image_is_its_batch() -> None:
     pyramid, image = FastPyramid(NETWORK), pictures(1, 131, 150)[0]
-    keypoints, descriptions = pyramid.extract(image, num_keypoints=40)
-    assert_same([(keypoints, descriptions)], pyramid.extract_batch(image[None], num_keypoints=40))
-    assert torch.equal(pyramid.detect(image, num_keypoints=40).xy, keypoints.xy)
-    assert_near(pyramid.describe(image, keypoints), descriptions, 1e-4)
+    keypoints, descriptions = extract_image(pyramid, image, num_keypoints=40)
+    assert_same([(keypoints, descriptions)], pyramid.extract(image[None], num_keypoints=40))
+    assert torch.equal(detect_image(pyramid, image, num_keypoints=40).xy, keypoints.xy)
+    assert_near(describe_image(pyramid, image, keypoints), descriptions, 1e-4)
 
 
 def test_small_images_have_one_scale() -> None:
     image = pictures(1, 90, 200)[0]
-    keypoints, _ = FastPyramid(NETWORK).extract(image, num_keypoints=30)
+    keypoints, _ = extract_image(FastPyramid(NETWORK), image, num_keypoints=30)
     assert keypoints.scales is not None
     assert keypoints.scales.unique().tolist() == [DIAMETER]
-    assert torch.equal(keypoints.xy, NETWORK.extract(image, num_keypoints=30)[0].xy)
+    assert torch.equal(keypoints.xy, extract_image(NETWORK, image, num_keypoints=30)[0].xy)
 
 
 def test_copies() -> None:
     pyramid, image = FastPyramid(NETWORK), pictures(1, 130, 140)[0]
-    expected = [pyramid.extract(image, num_keypoints=20)]
+    expected = [extract_image(pyramid, image, num_keypoints=20)]
     for twin in (copy.deepcopy(pyramid), pickle.loads(pickle.dumps(pyramid))):
         function: Any = twin._extracting.function
         assert function.__self__ is twin
-        assert_same([twin.extract(image, num_keypoints=20)], expected)
+        assert_same([extract_image(twin, image, num_keypoints=20)], expected)
     moved = copy.deepcopy(pyramid).to("cpu")
     moved._extracting._met["something"] = True
     assert not moved.to("cpu")._extracting._met
 
 
 def test_results_can_be_trained_with() -> None:
-    _, descriptions = FastPyramid(NETWORK).extract(pictures(1, 130, 140)[0], num_keypoints=5)
+    _, descriptions = extract_image(FastPyramid(NETWORK), pictures(1, 130, 140)[0], num_keypoints=5)
     weight = nn.Parameter(torch.ones(12))
     (descriptions * weight).sum().backward()
     assert weight.grad is not None
@@ -131,14 +130,14 @@ def test_results_can_be_trained_with() -> None:
 def test_refusals() -> None:
     pyramid, images = FastPyramid(NETWORK), pictures(1, 130, 140)
     with pytest.raises(ValueError, match=r"images must have shape \(B, 3, H, W\)"):
-        pyramid.extract_batch(images[:, :2], num_keypoints=5)
-    with pytest.raises(ValueError, match="num_keypoints must be positive, got 0"):
-        pyramid.extract_batch(images, num_keypoints=0)
-    with pytest.raises(TypeError, match="mask must be a bool tensor"):
-        pyramid.extract_batch(images, num_keypoints=5, masks=torch.ones(1, 130, 140))
+        pyramid.extract(images[:, :2], num_keypoints=5)
+    with pytest.raises(ValueError, match="num_keypoints must be at least 1, got 0"):
+        pyramid.extract(images, num_keypoints=0)
+    with pytest.raises(TypeError, match="masks must be a bool tensor"):
+        pyramid.extract(images, num_keypoints=5, masks=torch.ones(1, 130, 140))
     images[0, 1, 20, 20] = math.nan
     with pytest.raises(ValueError, match=r"the compact network in torch.float32 gave logits or descriptions that are"):
-        pyramid.extract_batch(images, num_keypoints=5)
+        pyramid.extract(images, num_keypoints=5)
 
 
 def test_only_the_compact_network_is_wrapped() -> None:
@@ -171,15 +170,15 @@ def test_smaller_scales_are_a_branch_of_a_recording(recording: bool, monkeypatch
 
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recording)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: current[-1])
-    monkeypatch.setattr(pyramid, "_side_stream", lambda _: _Stream("side", log))
+    monkeypatch.setattr(compact, "_side_stream", lambda _: _Stream("side", log))
     monkeypatch.setattr(torch.cuda, "stream", within)
 
-    def task(index: int) -> Found:
+    def task(index: int) -> LevelKeypoints:
         log.append(f"{index} in {current[-1].name}")
-        return Found(*(torch.full((1,), float(index)) for _ in range(3)))
+        return LevelKeypoints(*(torch.full((1,), float(index)) for _ in range(3)))
 
     tasks = [lambda index=index: task(index) for index in range(3)]
-    found = pyramid._side_by_side(tasks, torch.device("cuda"))
+    found = compact._side_by_side(tasks, torch.device("cuda"))
     assert [int(result.xy) for result in found] == [0, 1, 2]
     if recording:
         assert log == ["side waits for main", "1 in side", "2 in side", "0 in main", "main waits for side"]
@@ -199,9 +198,9 @@ def test_a_network_that_moved_is_recorded_anew(monkeypatch: pytest.MonkeyPatch) 
     )
     images = pictures(1, 70, 80)
     for _ in range(2):
-        pyramid.extract_batch(images, num_keypoints=5)
+        pyramid.extract(images, num_keypoints=5)
     pyramid.extractor.to(torch.float32)
-    pyramid.extract_batch(images, num_keypoints=5)
+    pyramid.extract(images, num_keypoints=5)
     assert keys[0] == keys[1] != keys[2]
 
 
@@ -214,8 +213,8 @@ def test_what_is_fast_stays_as_it_is() -> None:
 def test_detections_do_not_keep_descriptions() -> None:
     """In memory of their own, though a recorded run puts all that it finds into one piece."""
     for found in (
-        NETWORK.detect(pictures(1, 70, 80)[0], num_keypoints=9),
-        *NETWORK.detect_batch(pictures(2, 70, 80), num_keypoints=9),
+        detect_image(NETWORK, pictures(1, 70, 80)[0], num_keypoints=9),
+        *NETWORK.detect(pictures(2, 70, 80), num_keypoints=9),
     ):
         assert found.xy.untyped_storage().nbytes() == found.xy.nbytes
 
@@ -231,6 +230,6 @@ def test_recorded_runs_on_a_gpu(dtype: torch.dtype, masked: bool) -> None:
     for seed in range(4):
         images = pictures(2, 200, 263, seed).cuda()
         masks = images[:, 0] > 0.1 if masked else None
-        found = fast.extract_batch(images, num_keypoints=300, masks=masks)
-        assert_same(found, eager.extract_batch(images, num_keypoints=300, masks=masks), 1e-3)
-        assert_same(found, apart.extract_batch(images, num_keypoints=300, masks=masks), 1e-3)
+        found = fast.extract(images, num_keypoints=300, masks=masks)
+        assert_same(found, eager.extract(images, num_keypoints=300, masks=masks), 1e-3)
+        assert_same(found, apart.extract(images, num_keypoints=300, masks=masks), 1e-3)

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from helpers import assert_near, randn
+from helpers import assert_near, describe_image, detect_image, extract_image, randn
 from steerers.accel.networks import layers, upsample_sampling
 from steerers.accel.networks.compact import FastCompact
 from steerers.accel.networks.dedode import FastDedodeDescriptor, FastDedodeDetector
-from steerers.models import dedode, sampling
+from steerers.models import dedode
 from steerers.models.compact import Compact, CompactConfig
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -42,12 +42,12 @@ def test_raising(height: int, width: int, low: int, narrow: int) -> None:
 
     fine, above = maps(2, 16, height, width), maps(2, 16, low, narrow, seed=1)
     raised = F.interpolate(above, size=(height, width), mode="bilinear", align_corners=False)
-    assert_near(resampling_kernels.raise_add(fine, above), fine + raised, 1e-5)
+    assert_near(resampling_kernels.upsample_add(fine, above), fine + raised, 1e-5)
     feature, weight = maps(2, 32, height, width, seed=2), randn(16, 32, seed=3, dtype=torch.float32) / 6
     point, bias = randn(16, 16, seed=4, dtype=torch.float32) / 4, randn(16, seed=5, dtype=torch.float32)
     assert_near(
-        resampling_kernels.enter(feature, above, weight, point, bias),
-        layers.enter(feature, above, weight, point, bias),
+        resampling_kernels.lateral(feature, above, weight, point, bias),
+        layers.lateral(feature, above, weight, point, bias),
         2e-5,
     )
 
@@ -83,12 +83,12 @@ def test_nan_stays_nan() -> None:
 
     fine, above = maps(1, 16, 6, 8), maps(1, 16, 3, 4, seed=1)
     fine[0, 3, 2, 5] = math.nan
-    out = resampling_kernels.raise_add(fine, above, relu=True)
+    out = resampling_kernels.upsample_add(fine, above, relu=True)
     assert torch.equal(out.isnan(), fine.isnan())
     assert torch.equal(resampling_kernels.max_pool(fine).isnan(), F.max_pool2d(fine, 2).isnan())
     assert int(resampling_kernels.max_pool(fine).isnan().sum()) == 1
     matrix, bias = randn(16, 16, dtype=torch.float32), randn(16, dtype=torch.float32)
-    out = resampling_kernels.enter(fine, above, matrix, matrix, bias)
+    out = resampling_kernels.lateral(fine, above, matrix, matrix, bias)
     assert out[0, :, 2, 5].isnan().all()
     assert int(out.isnan().sum()) == 16
 
@@ -97,21 +97,21 @@ def test_nan_stays_nan() -> None:
 def test_a_whole_dedode(monkeypatch: pytest.MonkeyPatch) -> None:
     """As :func:`test_a_whole_network`, with small decoders: detector and descriptor of the smallest image."""
     scales = {"8": (512, 64, 32), "4": (288, 128, 32), "2": (160, 32, 16), "1": (80, 16, 1)}
-    monkeypatch.setattr(sampling, "_FILLED", 8)
+    monkeypatch.setattr(layers, "KEYPOINT_MULTIPLE", 8)
     monkeypatch.setitem(dedode._DETECTORS, "B", dedode._Architecture(1, 1, scales))
     monkeypatch.setitem(dedode._DESCRIPTORS, "B", dedode._Architecture(24, 1, scales))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         detector, descriptor = dedode.DedodeDetector("B").eval(), dedode.DedodeDescriptor("B").eval()
     image = torch.rand(3, 9, 10, generator=torch.Generator().manual_seed(0))
-    expected = detector.detect(image, num_keypoints=5)
-    described = descriptor.describe(image, expected)
+    expected = detect_image(detector, image, num_keypoints=5)
+    described = describe_image(descriptor, image, expected)
     fast, fast_descriptor = FastDedodeDetector(detector), FastDedodeDescriptor(descriptor)
     monkeypatch.setattr(layers, "uses_kernels", lambda _: True)
-    found = fast.detect(image, num_keypoints=5)
+    found = detect_image(fast, image, num_keypoints=5)
     assert_near(found.xy, expected.xy, 1e-4)
     assert_near(found.scores, expected.scores, 1e-4)
-    assert_near(fast_descriptor.describe(image, expected), described, 1e-4)
+    assert_near(describe_image(fast_descriptor, image, expected), described, 1e-4)
 
 
 @interpreted
@@ -123,9 +123,9 @@ def test_a_whole_network(monkeypatch: pytest.MonkeyPatch) -> None:
         plain = Compact(config).eval()
     image = torch.rand(3, 21, 30, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        keypoints, descriptions = plain.extract(image, num_keypoints=5)
+        keypoints, descriptions = extract_image(plain, image, num_keypoints=5)
     monkeypatch.setattr(layers, "uses_kernels", lambda _: True)
-    found, described = FastCompact(plain).extract(image, num_keypoints=5)
+    found, described = extract_image(FastCompact(plain), image, num_keypoints=5)
     assert len(found) == 5
     assert_near(found.xy, keypoints.xy, 1e-4)
     assert_near(described, descriptions, 1e-4)

@@ -13,7 +13,7 @@ from steerers.benchmarks.speed.extraction import ExtractionRow, ExtractionSettin
 from steerers.benchmarks.speed.subjects import build_untrained
 from steerers.features import Keypoints
 from steerers.models import zoo
-from steerers.models.base import Extractor
+from steerers.models.base import SingleExtractor
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
@@ -58,7 +58,7 @@ def test_models_without_a_fast_form() -> None:
 
 
 def test_the_memory_of_recordings_is_that_without_them() -> None:
-    class Allocating(Extractor):
+    class Allocating(SingleExtractor):
         """Takes memory by the floats that it is made for."""
 
         dim = 1
@@ -67,11 +67,11 @@ def test_the_memory_of_recordings_is_that_without_them() -> None:
             super().__init__()
             self.floats = floats
 
-        def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+        def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
             torch.zeros(self.floats)
             return Keypoints(torch.zeros(1, 2), torch.ones(1))
 
-        def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+        def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
             return torch.zeros(1, 1)
 
     keypoints, image = Keypoints(torch.zeros(1, 2), torch.ones(1)), torch.zeros(3, 8, 8)

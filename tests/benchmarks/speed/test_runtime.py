@@ -18,7 +18,7 @@ from steerers.benchmarks.speed.subjects import RuntimeSettings, Subject, list_su
 from steerers.features import Keypoints
 from steerers.matching.assignment import Assignment
 from steerers.matching.strategies import NAMES, DualSoftmax
-from steerers.models.base import Extractor
+from steerers.models.base import SingleExtractor
 from steerers.models.zoo import Model
 from steerers.steering.steerer import Steerer
 
@@ -36,7 +36,7 @@ class Clock:
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
 
 
-class Slow(Extractor):
+class Slow(SingleExtractor):
     """Takes 10 ms an image, 100 in its first three calls; remembers what it saw."""
 
     dim = 32
@@ -46,10 +46,10 @@ class Slow(Extractor):
         self.clock = clock
         self.seen: list[tuple[int, int]] = []
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
+    def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
         raise AssertionError("detection is not timed")
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         self.seen.append((image.shape[2], image.shape[1]))
         if self.clock is not None:
             self.clock.now += 0.1 if len(self.seen) <= 3 else 0.01

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers import describe_image
 from steerers.benchmarks.speed import subjects
 from steerers.benchmarks.speed.subjects import build_untrained
 from steerers.features import Keypoints
@@ -25,7 +26,7 @@ def describe(name: str) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     image, xy = torch.rand(3, 70, 84, generator=generator), 60 * torch.rand(20, 2, generator=generator)
     extractor = build_untrained(name).extractor.eval()
-    return extractor.describe(image, Keypoints(xy, torch.ones(20), torch.full((20,), 5.0), torch.zeros(20)))
+    return describe_image(extractor, image, Keypoints(xy, torch.ones(20), torch.full((20,), 5.0), torch.zeros(20)))
 
 
 @pytest.mark.parametrize(

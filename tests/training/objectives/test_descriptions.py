@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from helpers import assert_near, randn, seeds
+from helpers import assert_near, detect_image, randn, seeds
 from steerers.matching.strategies import PrototypeProcrustes
-from steerers.models.base import Descriptor
 from steerers.steering.steerer import Steerer
 from steerers.training.objectives.base import Objective, Term
 from steerers.training.objectives.descriptions import (
@@ -23,8 +22,7 @@ from steerers.training.objectives.descriptions import (
     Matcher,
     MatchingOptions,
     Setting,
-    describe_batch,
-    detect_batch,
+    detect_frozen,
     with_anchors,
 )
 from training.tiny import (
@@ -219,11 +217,11 @@ def test_keypoints_are_filled_up_to_the_longest() -> None:
     images = torch.stack([noise(24, seed) for seed in range(3)])
     masks = torch.ones(3, 24, 24, dtype=torch.bool)
     masks[1], masks[2, :, :12] = False, False
-    xy, real = detect_batch(Corners(), images, 6, masks)
+    xy, real = detect_frozen(Corners(), images, 6, masks)
     assert xy.shape == (3, 6, 2)
     assert real.sum(dim=1).tolist()[:2] == [6, 0]
     for index in (0, 2):
-        found = Corners().detect(images[index], num_keypoints=6, mask=masks[index]).xy
+        found = detect_image(Corners(), images[index], num_keypoints=6, mask=masks[index]).xy
         assert torch.equal(xy[index][real[index]], found)
     assert (xy[2][real[2]][:, 0] >= 12).all()
 
@@ -231,7 +229,7 @@ def test_keypoints_are_filled_up_to_the_longest() -> None:
 def test_nothing_is_seen_in_padding() -> None:
     batch = rotated(photographs(size=48, views=STILL), torch.tensor([0.6, 0.0]), torch.tensor([0.0, 2.2]))
     assert not batch.masks0.all()
-    xy, real = detect_batch(Corners(), batch.images0, 500, batch.masks0)
+    xy, real = detect_frozen(Corners(), batch.images0, 500, batch.masks0)
     pair = torch.arange(2)[:, None].expand_as(real)[real]
     x, y = xy[real].long().unbind(1)
     assert batch.masks0[pair, y, x].all()
@@ -275,17 +273,6 @@ def test_points_that_are_known_to_correspond_are_described_too() -> None:
     term = objective(dataclasses.replace(batch, masks0=blank, masks1=blank), 0.0)["nll"]
     assert float(term.count) == 1.0
     assert with_anchors(xy, real, shifted(), 0) == (xy, real)
-
-
-def test_any_descriptor_describes_a_batch() -> None:
-    network, images = compact().eval(), torch.rand(2, 3, 30, 40)
-    xy = torch.rand(2, 7, 2) * 29
-
-    class Plain(Descriptor):
-        dim = SMALL.dim
-        describe = network.describe
-
-    assert_near(describe_batch(Plain(), images, xy), describe_batch(network, images, xy), 1e-5)
 
 
 def test_the_loss_is_not_computed_in_half_precision() -> None:

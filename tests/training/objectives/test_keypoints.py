@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers import randn, seeds
+from helpers import detect_image, randn, seeds
 from steerers.datasets.folder import Photographs
 from steerers.datasets.pairs import PairBatch
 from steerers.datasets.views import Views
@@ -21,7 +21,6 @@ from steerers.training.objectives.keypoints import (
     DetectorObjective,
     KeypointOptions,
     keypoint_terms,
-    logits_of,
     repeatability,
     reprojection_terms,
     splat,
@@ -334,14 +333,14 @@ def test_a_detector_learns_to_repeat_a_few_blobs() -> None:
     found, could = objective.eval().measure(held_out)["repeatability"]
     assert found / could > 0.8 > 2 * before[0] / max(before[1], 1)
     upright = rotated(source, *(torch.zeros(1, dtype=torch.float64),) * 2)
-    keypoints = network.detect(upright.images0[0], num_keypoints=5).xy
+    keypoints = detect_image(network, upright.images0[0], num_keypoints=5).xy
     assert (torch.cdist(torch.tensor(places).float(), keypoints).amin(dim=1) < 1.5).sum() >= 4
 
 
 def test_half_precision_is_for_the_network_alone() -> None:
     objective = DetectorObjective(compact().eval(), KeypointOptions(area=40.0, num_keypoints=20))
     batch = rotated(photographs(size=48, views=STILL), *torch.tensor([[0.4, 1.0], [0.0, 2.0]]).double())
-    logits = logits_of(objective.network, torch.cat([batch.images0, batch.images1]))
+    logits = objective.network.logits(torch.cat([batch.images0, batch.images1]))
     objective._logits = lambda _: logits.chunk(2)  # type: ignore[method-assign]
     expected = objective(batch, 0.0), objective.measure(batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -359,7 +358,7 @@ def test_warps_that_are_known_at_tracks_alone_are_refused() -> None:
 
 def test_a_detector_without_logits_is_refused() -> None:
     with pytest.raises(TypeError, match="Corners"):
-        logits_of(Corners(), torch.zeros(1, 3, 32, 32))
+        DetectorObjective(Corners())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
-"""The embedded network for inference: the same outputs, in half precision on a GPU in a third of the passes."""
+"""The compact network for inference, at one or several scales: the same outputs, in a third of the passes on a GPU.
+
+At several scales it is one recording, and one wait for the GPU.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
@@ -13,17 +16,24 @@ from torch import Tensor, nn
 
 from steerers.accel.graphs import Graphs
 from steerers.accel.networks import layers
-from steerers.accel.networks.merge_scales import Found, Frame, join
+from steerers.accel.networks.keypoints import (
+    LevelFrame,
+    LevelKeypoints,
+    choose_in_cells,
+    choose_plainly,
+    has_cells,
+    merge_scales,
+)
 from steerers.accel.networks.upsample_sampling import Size, Stencil, make_stencil
 from steerers.features import Keypoints
-from steerers.models.base import BatchExtractor
-from steerers.models.checks import check_batch, check_images, check_keypoints
+from steerers.models.base import Extractor, check_batch, check_images, check_keypoints
 from steerers.models.compact import CELL, DEVIATION, FLATTEST, MEAN, Compact, Describer, textured
 from steerers.models.folding import fold_batch_norms
-from steerers.models.sampling import KeypointSampling, choose_keypoints, find_in_cells, has_cells, stack_points
+from steerers.models.sampling import KeypointSampling, split_points, stack_points
+from steerers.models.scales import DIAMETER, Pyramid, shrink, shrink_masks, shrunk_size
 
 if TYPE_CHECKING:
-    from steerers.accel.networks.cell_kernels import Texture
+    from steerers.accel.networks.keypoint_kernels import Texture
 
 
 class _Maps(NamedTuple):
@@ -32,7 +42,7 @@ class _Maps(NamedTuple):
     size: Size  # that the features cover
 
 
-class FastCompact(BatchExtractor):
+class FastCompact(Extractor):
     """A :class:`~steerers.models.compact.Compact` for inference.
 
     Args:
@@ -51,7 +61,7 @@ class FastCompact(BatchExtractor):
         folded.to(dtype)
         folded.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         last: Any = folded.trunk.head[2]
-        last.weight.data = last.weight.data.contiguous()  # as layers.weigh reads it
+        last.weight.data = last.weight.data.contiguous()  # as layers.conv_to_logit reads it
         self.sampling: KeypointSampling = plain.sampling
         self.dim, self.dtype, self.strides = plain.dim, dtype, tuple(2**k for k in range(len(plain.config.channels)))
         self.trunk: Any = folded.trunk
@@ -65,15 +75,19 @@ class FastCompact(BatchExtractor):
 
     # The model's protocol ---------------------------------------------------------------------------------------------
 
-    def describe_batch(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
+    def detect(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
+        found = self.extract(images, num_keypoints=num_keypoints, masks=masks)
+        return [keypoints.clone() for keypoints, _ in found]  # the descriptions made with them can be let go
+
+    def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
         check_images(images)
         check_keypoints(keypoints, images)
-        xy = stack_points(keypoints, images.device)
+        xy = stack_points(keypoints, images.device, layers.KEYPOINT_MULTIPLE).float()
         height, width = images.shape[-2:]
         (descriptions,) = self._describing(images, xy, stencil=self.stencil((height, width), images.device))
-        return [described[: len(found)] for described, found in zip(descriptions, keypoints, strict=True)]
+        return split_points(descriptions, keypoints)
 
-    def extract_batch(
+    def extract(
         self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None
     ) -> list[tuple[Keypoints, Tensor]]:
         given = check_batch(images, num_keypoints, masks)
@@ -96,25 +110,21 @@ class FastCompact(BatchExtractor):
         num_keypoints: int,
         sampling: KeypointSampling,
         stencil: Stencil,
-        share: float = 1.0,
-    ) -> Found:
-        """Keypoints and descriptions of images, as :func:`~steerers.accel.networks.merge_scales.join` takes them;
-        without a wait.
+        factor: float = 1.0,
+    ) -> LevelKeypoints:
+        """Keypoints and descriptions of images, as :func:`merge_scales` takes them; without a wait.
 
         Args:
             stencil: that for the size of the images.
-            share: by which scores are multiplied.
+            factor: by which scores are multiplied.
         """
         maps = self._maps(images)
         if has_cells(images.device, sampling):
-            xy, scores = find_in_cells(maps.logits, num_keypoints, masks, sampling, _texture(images), share)
+            xy, scores = choose_in_cells(maps.logits, num_keypoints, masks, sampling, _texture(images), factor)
         else:
             allowed = textured(images) if masks is None else textured(images) & masks
-            xy, chosen, counts = choose_keypoints(maps.logits, num_keypoints, allowed, sampling)
-            real = torch.arange(chosen.shape[1], device=chosen.device) < counts[:, None]
-            scores = torch.where(real, chosen * share, -1.0)
-            scores = torch.where(maps.logits.sum().isfinite(), scores, torch.nan)
-        return Found(xy, scores, self._describe_at(maps, xy, stencil))
+            xy, scores = choose_plainly(maps.logits, num_keypoints, allowed, sampling, factor)
+        return LevelKeypoints(xy, scores, self._describe_at(maps, xy, stencil))
 
     def stencil(self, size: tuple[int, int], device: torch.device) -> Stencil:
         """How features of images of a size (height, width) are sampled."""
@@ -146,8 +156,8 @@ class FastCompact(BatchExtractor):
         stencil: Stencil,
     ) -> tuple[Tensor, ...]:
         found = self.find(images, masks, num_keypoints, sampling, stencil)
-        joined = join([found], [Frame(1.0, 1.0, 0.0)], num_keypoints)
-        return joined.xy, joined.scores, joined.descriptions, joined.stats
+        merged = merge_scales([found], [LevelFrame(1.0, 1.0, 0.0)], num_keypoints)
+        return merged.xy, merged.scores, merged.descriptions, merged.stats
 
     def _describe(self, images: Tensor, xy: Tensor, *, stencil: Stencil) -> tuple[Tensor, ...]:
         return (self._describe_at(self._maps(images), xy, stencil).float(),)
@@ -159,7 +169,7 @@ class FastCompact(BatchExtractor):
             images = F.pad(images, (0, size[0] - width, 0, size[1] - height), mode="replicate")
         features = self._features(images)
         last = self.trunk.head[2]
-        logits = layers.weigh(_conv(features[0], self.trunk.head[0]), last.weight, last.bias)
+        logits = layers.conv_to_logit(_conv(features[0], self.trunk.head[0]), last.weight, last.bias)
         return _Maps(features[1:], logits[:, 0, :height, :width].contiguous(), size)
 
     def _features(self, images: Tensor) -> list[Tensor]:
@@ -174,7 +184,7 @@ class FastCompact(BatchExtractor):
             features.append(x)
         for index in reversed(range(len(trunk.laterals))):
             coarse = layers.pointwise(features[index + 1], trunk.laterals[index].weight.flatten(1))
-            features[index] = _conv(layers.raise_add(features[index], coarse), trunk.refinements[index][0])
+            features[index] = _conv(layers.upsample_add(features[index], coarse), trunk.refinements[index][0])
         return features
 
     def _describe_at(self, maps: _Maps, xy: Tensor, stencil: Stencil) -> Tensor:
@@ -186,6 +196,75 @@ class FastCompact(BatchExtractor):
         self.moves += 1
         self._extracting.clear()
         self._describing.clear()
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class FastPyramid(Pyramid):
+    """A :class:`~steerers.models.scales.Pyramid` around the compact network that finds keypoints at all scales in one
+    run.
+
+    While it is recorded, the smaller scales run beside the first: their kernels are too small to fill a GPU.
+
+    Args:
+        extractor: the network.
+        scales: of the image, the first 1.
+        graphs: how many sizes of images are recorded as CUDA graphs.
+    """
+
+    extractor: FastCompact
+
+    def __init__(self, extractor: FastCompact, scales: Sequence[float] = (1.0, 0.5), *, graphs: int = 4) -> None:
+        super().__init__(extractor, scales)
+        self._extracting = Graphs(self._extract, graphs)
+
+    def extract(
+        self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None
+    ) -> list[tuple[Keypoints, Tensor]]:
+        given = check_batch(images, num_keypoints, masks)
+        scales = tuple(self.scales_for(images))
+        stencils = tuple(self.extractor.stencil(shrunk_size(images, scale), images.device) for scale in scales)
+        xy, scores, diameters, descriptions, stats = self._extracting(
+            *given,
+            num_keypoints=num_keypoints,
+            sampling=self.extractor.sampling,
+            scales=scales,
+            stencils=stencils,
+            moves=self.extractor.moves,
+        )
+        counts = self.extractor.read(stats)
+        return [
+            (Keypoints(xy[i, :n], scores[i, :n], diameters[i, :n]), descriptions[i, :n]) for i, n in enumerate(counts)
+        ]
+
+    def _extract(
+        self,
+        images: Tensor,
+        masks: Tensor | None = None,
+        *,
+        num_keypoints: int,
+        sampling: KeypointSampling,
+        scales: tuple[float, ...],
+        stencils: tuple[Stencil, ...],
+        moves: int,
+    ) -> tuple[Tensor, ...]:
+        """``moves`` only tells apart what was recorded before the network moved."""
+        height, width = images.shape[-2:]
+
+        def find(scale: float, stencil: Stencil) -> LevelKeypoints:
+            level = shrink(images, scale)
+            allowed = None if masks is None else shrink_masks(masks, level)
+            area = level.shape[-2] * level.shape[-1] / (height * width)
+            return self.extractor.find(level, allowed, num_keypoints, sampling, stencil, area)
+
+        found = _side_by_side([partial(find, *pair) for pair in zip(scales, stencils, strict=True)], images.device)
+        sizes = [shrunk_size(images, scale) for scale in scales]
+        frames = [
+            LevelFrame(width / w, height / h, DIAMETER / scale) for (h, w), scale in zip(sizes, scales, strict=True)
+        ]
+        return merge_scales(found, frames, num_keypoints)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        self._extracting.clear()
         return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -228,6 +307,28 @@ def _conv(x: Tensor, layer: Any) -> Tensor:
 
 def _texture(images: Tensor) -> Texture:
     """What :func:`~steerers.models.compact.textured` goes by."""
-    from steerers.accel.networks import cell_kernels
+    from steerers.accel.networks import keypoint_kernels
 
-    return cell_kernels.Texture(cell_kernels.extremes(images, CELL), CELL, FLATTEST)
+    return keypoint_kernels.Texture(keypoint_kernels.extremes(images, CELL), CELL, FLATTEST)
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all recordings, since cuBLAS keeps memory for each."""
+    return torch.cuda.Stream(device)
+
+
+def _side_by_side(tasks: Sequence[Callable[[], LevelKeypoints]], device: torch.device) -> list[LevelKeypoints]:
+    """The results of all tasks; of a recording, those after the first are a branch of their own.
+
+    Only of a recording: there, memory that one branch lets go is not given to another.
+    """
+    if len(tasks) == 1 or device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+        return [task() for task in tasks]
+    main, side = torch.cuda.current_stream(device), _side_stream(device)
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        others = [task() for task in tasks[1:]]
+    first = tasks[0]()
+    main.wait_stream(side)
+    return [first, *others]

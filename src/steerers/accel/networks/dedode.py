@@ -1,9 +1,9 @@
 """DeDoDe's networks for inference: the same outputs from fewer operations, of any of the plain modules.
 
 - Batch normalisations are folded into the convolutions before them.
-- The context that a scale leaves for the next goes through that one's first convolution *before* it is raised to the
-  next scale's size, since a 1 x 1 convolution commutes with raising: the two matrices become one, nothing is
-  concatenated, and fewer channels are raised.
+- The context that a scale leaves for the next goes through that one's first convolution *before* it is upsampled to the
+  next scale's size, since a 1 x 1 convolution commutes with upsampling: the two matrices become one, nothing is
+  concatenated, and fewer channels are upsampled.
 - What the last pointwise convolution of a scale adds, and the division by 1.4, move into the linear maps after them.
 - The descriptor makes no map of descriptions: the hidden features of every scale are sampled where keypoints are
   (:mod:`steerers.accel.networks.upsample_sampling`), and one matrix maps all of them to descriptions.
@@ -26,11 +26,10 @@ from steerers.accel.graphs import Graphs
 from steerers.accel.networks import layers
 from steerers.accel.networks.upsample_sampling import Size, Stencil, make_stencil
 from steerers.features import Keypoints
-from steerers.models.base import Descriptor, Detector
-from steerers.models.checks import check_batch, check_image, check_images, check_keypoints, check_mask
+from steerers.models.base import Descriptor, LogitDetector, check_batch, check_images, check_keypoints
 from steerers.models.dedode import PATCH, SMALLEST, DedodeDescriptor, DedodeDetector, DedodeNetwork, to_patches
 from steerers.models.folding import Linear, fold
-from steerers.models.sampling import KeypointSampling, choose_keypoints, stack_points
+from steerers.models.sampling import KeypointSampling, choose_keypoints, split_points, stack_points
 
 _SHRINK = 1.4  # by which a residual sum is divided
 
@@ -80,11 +79,11 @@ class _Encoder(nn.Module):
         self.depths: list[int] = [0]
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         modules = list(layers)[:-1]
-        for place, layer in enumerate(modules):
+        for index, layer in enumerate(modules):
             if isinstance(layer, nn.MaxPool2d):
                 self.depths.append(0)
             elif isinstance(layer, nn.Conv2d):
-                weight, bias = fold(layer, modules[place + 1])
+                weight, bias = fold(layer, modules[index + 1])
                 self.weights.append(_parameter(weight.contiguous(memory_format=torch.channels_last), dtype))
                 self.biases.append(_parameter(bias, dtype))
                 self.depths[-1] += 1
@@ -130,7 +129,7 @@ class _Refiner(nn.Module):
             first = layers.pointwise(feature, self.weight, self.bias).relu_()
             start = layers.pointwise(first, self.point, self.point_bias)
         else:
-            start = layers.enter(feature, above, self.weight, self.point, self.point_bias)
+            start = layers.lateral(feature, above, self.weight, self.point, self.point_bias)
         x = start
         for block in zip(self.depths, self.depth_biases, self.points, [*self.point_biases, start], strict=True):
             x = layers.separable(x, *block)
@@ -214,20 +213,15 @@ class FastDedodeDescriptor(_Network, Descriptor):
         self.out = _parameter(torch.cat([delta.weight for delta in deltas], dim=1), dtype)
         self.out_bias = _parameter(torch.stack([delta.bias for delta in deltas]).sum(dim=0), dtype)
 
-    def describe(self, image: Tensor, keypoints: Keypoints) -> Tensor:
-        """(N, 256) descriptions of N keypoints of a (3, H, W) image, not of unit length."""
-        check_image(image)
-        return self.describe_batch(image[None], [keypoints])[0]
-
-    def describe_batch(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
-        """As :meth:`describe`, for (B, 3, H, W) images."""
+    def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
         check_images(images, SMALLEST)
         check_keypoints(keypoints, images)
-        xy, size = stack_points(keypoints, images.device), (images.shape[-1], images.shape[-2])
+        xy = stack_points(keypoints, images.device, layers.KEYPOINT_MULTIPLE).float()
+        size = (images.shape[-1], images.shape[-2])
         images = to_patches(images) if self.backbone else images
         descriptions, total = self._graphs(images, xy, size=size, stencil=self._stencil(images))
         self._check(bool(total.isfinite()), "descriptions")  # a sum is finite only if all its terms are
-        return [described[: len(found)] for described, found in zip(descriptions, keypoints, strict=True)]
+        return split_points(descriptions, keypoints)
 
     def _stencil(self, images: Tensor) -> Stencil:
         height, width = images.shape[-2:]
@@ -241,7 +235,7 @@ class FastDedodeDescriptor(_Network, Descriptor):
         return descriptions, descriptions.sum()
 
 
-class FastDedodeDetector(_Network, Detector):
+class FastDedodeDetector(_Network, LogitDetector):
     """A :class:`~steerers.models.dedode.DedodeDetector` for inference; see :class:`FastDedodeDescriptor`."""
 
     def __init__(self, plain: DedodeDetector, dtype: torch.dtype = torch.float32, *, graphs: int = 4) -> None:
@@ -253,10 +247,10 @@ class FastDedodeDetector(_Network, Detector):
         self.out_biases = nn.ParameterList(_parameter(delta.bias, dtype) for delta in deltas)
 
     def logits(self, images: Tensor) -> Tensor:
-        """(B, 1, H, W) float32 logits of a keypoint at each pixel of (B, 3, H, W) images."""
+        """(B, H, W) float32 logits of a keypoint at each pixel of (B, 3, H, W) images."""
         output: Tensor | None = None
         for hidden, weight, bias in zip(self.hidden(images), self.outs, self.out_biases, strict=True):
-            delta = layers.weigh(hidden, weight, bias)
+            delta = layers.conv_to_logit(hidden, weight, bias)
             if output is None:
                 output = delta
             else:
@@ -264,17 +258,9 @@ class FastDedodeDetector(_Network, Detector):
                 output = delta.add_(F.interpolate(output, size=size, mode="bicubic", align_corners=False))
         if output is None:
             raise ValueError("no scales to decode")
-        return output
+        return output[:, 0]
 
-    def detect(self, image: Tensor, *, num_keypoints: int, mask: Tensor | None = None) -> Keypoints:
-        """At most ``num_keypoints`` keypoints of a (3, H, W) image, best first."""
-        check_image(image)
-        check_mask(mask, image.shape[-2:])
-        masks = None if mask is None else mask[None]
-        return self.detect_batch(image[None], num_keypoints=num_keypoints, masks=masks)[0]
-
-    def detect_batch(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
-        """As :meth:`detect`, for (B, 3, H, W) images with (B, H, W) masks."""
+    def detect(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
         given = check_batch(images, num_keypoints, masks, SMALLEST)
         xy, scores, counts, total = self._graphs(*given, num_keypoints=num_keypoints, sampling=self.sampling)
         *many, finite = torch.cat((counts, total.isfinite()[None])).tolist()  # one wait for the GPU
@@ -284,5 +270,6 @@ class FastDedodeDetector(_Network, Detector):
     def _compute(
         self, images: Tensor, masks: Tensor | None = None, *, num_keypoints: int, sampling: KeypointSampling
     ) -> tuple[Tensor, ...]:
-        logits = self.logits(images)[:, 0]
-        return *choose_keypoints(logits, num_keypoints, masks, sampling), logits.sum()
+        logits = self.logits(images)
+        xy, scores, real = choose_keypoints(logits, min(num_keypoints, logits[0].numel()), masks, sampling)
+        return xy, scores, real.sum(dim=1), logits.sum()

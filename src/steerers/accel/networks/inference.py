@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import torch
 
-from steerers.accel.networks.compact import FastCompact
+from steerers.accel.networks.compact import FastCompact, FastPyramid
 from steerers.accel.networks.dedode import FastDedodeDescriptor, FastDedodeDetector
-from steerers.accel.networks.pyramid import FastPyramid
 from steerers.models.base import Combined, Descriptor, Detector, Extractor
 from steerers.models.compact import Compact
 from steerers.models.dedode import DedodeDescriptor, DedodeDetector
 from steerers.models.scales import Pyramid
 
-FAST = (FastCompact, FastDedodeDescriptor, FastDedodeDetector)
+_FAST = (FastCompact, FastDedodeDescriptor, FastDedodeDetector)
+
+
+def is_fast(extractor: Extractor) -> bool:
+    """Whether some network in it is in its fast form already."""
+    return any(isinstance(module, _FAST) for module in extractor.modules())
 
 
 def for_inference(extractor: Extractor, dtype: torch.dtype = torch.float32, *, graphs: int = 4) -> Extractor:

@@ -1,8 +1,8 @@
 """What networks for inference are made of: convolutions together with what follows them.
 
 Maps are (B, C, H, W) in channels-last memory. On a GPU in half precision these are one kernel each: cuDNN's, or where
-Triton works those of :mod:`steerers.accel.networks.conv_kernels`, :mod:`steerers.accel.networks.end_kernels` and
-:mod:`steerers.accel.networks.resampling_kernels`. Elsewhere they are PyTorch's operations one after the other.
+Triton works those of :mod:`.conv_kernels` and :mod:`.resampling_kernels`. Elsewhere they are PyTorch's operations one
+after the other.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from steerers.accel.support import capable, unavailable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+KEYPOINT_MULTIPLE = 256
+"""Keypoints of a batch are filled up to a multiple of this, so that runs recorded for a number of them fit again."""
 _HALF = (torch.float16, torch.bfloat16)
 _FEW = (16, 32)  # channels of convolutions that the kernel for few does faster
 _JOINED = (16, 32, 64)  # channels for which a depthwise and a pointwise convolution are faster in one kernel
@@ -72,9 +74,9 @@ def conv_add_relu(x: Tensor, weight: Tensor, bias: Tensor, other: Tensor) -> Ten
 def stem(images: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """ReLU of a 3 x 3 convolution of ``(images - mean) * scale``, in the dtype of ``weight`` (C, 3, 3, 3)."""
     if uses_kernels(weight) and len(weight) >= _LEAST and _is_power_of_two(len(weight)):
-        from steerers.accel.networks import end_kernels
+        from steerers.accel.networks import conv_kernels
 
-        return end_kernels.stem(images, mean, scale, weight, bias)
+        return conv_kernels.stem(images, mean, scale, weight, bias)
     normalised = ((images - mean.view(3, 1, 1)) * scale.view(3, 1, 1)).to(weight.dtype)
     return conv_relu(channels_last(normalised), weight, bias)
 
@@ -123,37 +125,37 @@ def separable(x: Tensor, depth: Tensor, depth_bias: Tensor, point: Tensor, added
     return pointwise(x, point, added) if added.ndim == 1 else pointwise_add(x, point, added)
 
 
-def enter(feature: Tensor, above: Tensor, weight: Tensor, point: Tensor, point_bias: Tensor) -> Tensor:
-    """``point(relu(weight(feature) + above))``, where ``above`` is raised bilinearly to the feature's size."""
+def lateral(feature: Tensor, above: Tensor, weight: Tensor, point: Tensor, point_bias: Tensor) -> Tensor:
+    """``point(relu(weight(feature) + above))``, where ``above`` is upsampled bilinearly to the feature's size."""
     if uses_kernels(feature) and all(_is_power_of_two(n) and _LEAST <= n <= _WIDEST for n in weight.shape):
         from steerers.accel.networks import resampling_kernels
 
-        return resampling_kernels.enter(feature, above, weight, point, point_bias)
+        return resampling_kernels.lateral(feature, above, weight, point, point_bias)
     if uses_kernels(feature) and _is_power_of_two(above.shape[1]):
         from steerers.accel.networks import resampling_kernels
 
-        hidden = resampling_kernels.raise_add(pointwise(feature, weight), above, relu=True)
+        hidden = resampling_kernels.upsample_add(pointwise(feature, weight), above, relu=True)
     else:
-        raised = F.interpolate(above, size=feature.shape[-2:], mode="bilinear", align_corners=False)
-        hidden = pointwise_add(feature, weight, raised).relu_()
+        upsampled = F.interpolate(above, size=feature.shape[-2:], mode="bilinear", align_corners=False)
+        hidden = pointwise_add(feature, weight, upsampled).relu_()
     return pointwise(hidden, point, point_bias)
 
 
-def raise_add(fine: Tensor, above: Tensor) -> Tensor:
-    """``fine`` plus ``above`` raised bilinearly to its size."""
+def upsample_add(fine: Tensor, above: Tensor) -> Tensor:
+    """``fine`` plus ``above`` upsampled bilinearly to its size."""
     if uses_kernels(fine) and _is_power_of_two(fine.shape[1]):
         from steerers.accel.networks import resampling_kernels
 
-        return resampling_kernels.raise_add(fine, above)
+        return resampling_kernels.upsample_add(fine, above)
     return F.interpolate(above, size=fine.shape[-2:], mode="bilinear", align_corners=False).add_(fine)
 
 
-def weigh(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def conv_to_logit(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """A convolution to one channel, by ``weight`` (1, C, 1, 1) or (1, C, 3, 3); in float32 if ``x`` is in half."""
     if uses_kernels(x) and _is_power_of_two(x.shape[1]):
-        from steerers.accel.networks import end_kernels
+        from steerers.accel.networks import conv_kernels
 
-        return end_kernels.weigh(x, weight, bias)
+        return conv_kernels.conv_to_logit(x, weight, bias)
     total = F.conv2d(x, weight, bias, padding=weight.shape[-1] // 2)
     return total.to(torch.promote_types(x.dtype, torch.float32))
 

@@ -19,8 +19,8 @@ from steerers.accel.networks.conv_kernels import relu
 
 
 @triton.jit
-def _raised(above, row, column, width, channels, h, w, ratio_y, ratio_x, C: tl.constexpr):
-    """Maps of h x w raised bilinearly, at columns up to ``width`` of a row."""
+def _upsampled(above, row, column, width, channels, h, w, ratio_y, ratio_x, C: tl.constexpr):
+    """Maps of h x w upsampled bilinearly, at columns up to ``width`` of a row."""
     y = tl.maximum((row + 0.5) * ratio_y - 0.5, 0.0)
     x = tl.maximum((column.to(tl.float32) + 0.5) * ratio_x - 0.5, 0.0)
     y0, x0 = tl.minimum(y.to(tl.int32), h - 1), tl.minimum(x.to(tl.int32), w - 1)
@@ -38,35 +38,35 @@ def _raised(above, row, column, width, channels, h, w, ratio_y, ratio_x, C: tl.c
 
 
 @triton.jit
-def _raise_add(
+def _upsample_add(
     fine, above, out, H, W, h, w, ratio_y, ratio_x, C: tl.constexpr, TILE: tl.constexpr, RELU: tl.constexpr
 ):  # fmt: skip
     column = tl.program_id(0) * TILE + tl.arange(0, TILE)
     channels = tl.arange(0, C)
     row, image = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    total = _raised(above + image * h * w * C, row, column, W, channels, h, w, ratio_y, ratio_x, C)
-    places = (image * H + row) * W * C + column[:, None] * C + channels[None, :]
+    total = _upsampled(above + image * h * w * C, row, column, W, channels, h, w, ratio_y, ratio_x, C)
+    offsets = (image * H + row) * W * C + column[:, None] * C + channels[None, :]
     mask = (column < W)[:, None]
-    total += tl.load(fine + places, mask=mask, other=0.0).to(tl.float32)
+    total += tl.load(fine + offsets, mask=mask, other=0.0).to(tl.float32)
     if RELU:
         total = relu(total)
-    tl.store(out + places, total.to(out.dtype.element_ty), mask=mask)
+    tl.store(out + offsets, total.to(out.dtype.element_ty), mask=mask)
 
 
-def raise_add(fine: Tensor, above: Tensor, *, relu: bool = False) -> Tensor:
-    """``fine`` plus ``above`` raised bilinearly to its size, or the ReLU of that."""
+def upsample_add(fine: Tensor, above: Tensor, *, relu: bool = False) -> Tensor:
+    """``fine`` plus ``above`` upsampled bilinearly to its size, or the ReLU of that."""
     batch, channels, height, width = fine.shape
     low, narrow = above.shape[2:]
     out = torch.empty_like(fine)
     tile = max(1, 2048 // channels)
-    _raise_add[(triton.cdiv(width, tile), height, batch)](
+    _upsample_add[(triton.cdiv(width, tile), height, batch)](
         fine, above, out, height, width, low, narrow, low / height, narrow / width, channels, tile, relu, num_warps=4
     )  # fmt: skip
     return out
 
 
 @triton.jit
-def _enter(
+def _lateral(
     feature, above, weights, point, point_bias, out, H, W, h, w, ratio_y, ratio_x, ROWS: tl.constexpr,
     F: tl.constexpr, C: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -83,20 +83,20 @@ def _enter(
         mask = (column < width)[:, None]
         start = (image * H + row) * W
         features = tl.load(feature + start * F + column[:, None] * F + inputs[None, :], mask=mask, other=0.0)
-        hidden = _raised(above, row, column, width, channels, h, w, ratio_y, ratio_x, C)
+        hidden = _upsampled(above, row, column, width, channels, h, w, ratio_y, ratio_x, C)
         hidden = relu(tl.dot(features, entering, hidden)).to(out.dtype.element_ty)
         result = tl.dot(hidden, mixing) + bias
         tl.store(out + start * C + column[:, None] * C + channels[None, :], result.to(out.dtype.element_ty), mask=mask)
 
 
-def enter(feature: Tensor, above: Tensor, weight: Tensor, point: Tensor, point_bias: Tensor, rows: int = 8) -> Tensor:
-    """``point(relu(weight(feature) + above raised to its size))``; both matrices are (out, in)."""
+def lateral(feature: Tensor, above: Tensor, weight: Tensor, point: Tensor, point_bias: Tensor, rows: int = 8) -> Tensor:
+    """``point(relu(weight(feature) + above upsampled to its size))``; both matrices are (out, in)."""
     batch, inputs, height, width = feature.shape
     channels, low, narrow = above.shape[1:]
     shape = (batch, channels, height, width)
     out = torch.empty(shape, dtype=feature.dtype, device=feature.device, memory_format=torch.channels_last)
     tile = 64
-    _enter[(triton.cdiv(width, tile), triton.cdiv(height, rows), batch)](
+    _lateral[(triton.cdiv(width, tile), triton.cdiv(height, rows), batch)](
         feature, above, weight, point, point_bias, out, height, width, low, narrow, low / height, narrow / width, rows,
         inputs, channels, tile, num_warps=4 if channels <= 64 else 8,
     )  # fmt: skip
@@ -167,12 +167,12 @@ def _sample(
             low = tl.load(weights_x + (left * 2) * TAPS_X + i)
             weight_x = low + (tl.load(weights_x + (left * 2 + 1) * TAPS_X + i) - low) * right
             column = tl.minimum(start_x + i, W - 1)
-            places = ((image * H + row) * W + column)[:, None] * C + channels[None, :]
+            offsets = ((image * H + row) * W + column)[:, None] * C + channels[None, :]
             weight = (weight_x * weight_y)[:, None]
-            value = tl.load(maps + places, mask=real[:, None] & (channels < C)[None, :], other=0.0)
+            value = tl.load(maps + offsets, mask=real[:, None] & (channels < C)[None, :], other=0.0)
             total += weight * value.to(tl.float32)
-    places = (image * count + point)[:, None] * columns + offset + channels[None, :]
-    tl.store(out + places, total.to(out.dtype.element_ty), mask=real[:, None] & (channels < C)[None, :])
+    offsets = (image * count + point)[:, None] * columns + offset + channels[None, :]
+    tl.store(out + offsets, total.to(out.dtype.element_ty), mask=real[:, None] & (channels < C)[None, :])
 
 
 def sample_into(

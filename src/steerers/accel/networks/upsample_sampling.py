@@ -1,9 +1,9 @@
-"""Bilinear sampling of a map that was never raised to the size it is sampled at.
+"""Bilinear sampling of a map that was never upsampled to the size it is sampled at.
 
-Raising a map bilinearly, once or several times, and sampling the result bilinearly is linear in the map, and along each
-axis only a few neighbouring pixels of the map count. Their weights follow from the sizes: a table has, for every pixel
-of the finest size, the pixels of the map that it and the pixel after it are made of. So a decoder that adds up the
-outputs of several scales need not make any of them at full resolution.
+Upsampling a map bilinearly, once or several times, and sampling the result bilinearly is linear in the map, and along
+each axis only a few neighbouring pixels of the map count. Their weights follow from the sizes: a table has, for every
+pixel of the finest size, the pixels of the map that it and the pixel after it are made of. So a decoder that adds up
+the outputs of several scales need not make any of them at full resolution.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Stencil:
 
 @lru_cache(maxsize=64)
 def make_stencil(chains: tuple[tuple[Size, ...], ...], device: torch.device) -> Stencil:
-    """The stencil of maps that are raised bilinearly, each through sizes of its own.
+    """The stencil of maps that are upsampled bilinearly, each through sizes of its own.
 
     Args:
-        chains: for each map (width, height) of what is sampled, of what that was raised from, and so on to the map.
+        chains: for each map (width, height) of what is sampled, of what that was upsampled from, and so on to the map.
     """
     return Stencil(
         tuple((_table([w for w, _ in chain], device), _table([h for _, h in chain], device)) for chain in chains)
@@ -68,7 +68,7 @@ def _table(lengths: Sequence[int], device: torch.device) -> Table:
 def _lowered(
     first: NDArray[np.int64], weights: NDArray[np.float64], above: int, below: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """A table into an axis of length ``above`` as one into the axis of length ``below`` that was raised to it."""
+    """A table into an axis of length ``above`` as one into the axis of length ``below`` that was upsampled to it."""
     places = np.maximum((np.arange(above) + 0.5) * (below / above) - 0.5, 0.0)
     low = np.minimum(places.astype(np.int64), below - 1)
     high, part = np.minimum(low + 1, below - 1), places - low
@@ -84,7 +84,8 @@ def _lowered(
 
 
 def sample(maps: Tensor, xy: Tensor, size: Size, tables: tuple[Table, Table]) -> Tensor:
-    """(B, N, C) samples of (B, C, H, W) maps, as :func:`~steerers.models.sampling.sample_descriptions` of raised ones.
+    """(B, N, C) samples of (B, C, H, W) maps, as :func:`~steerers.models.sampling.sample_descriptions` of upsampled
+    ones.
 
     Args:
         xy: (B, N, 2) pixels of an image of ``size`` (width, height).

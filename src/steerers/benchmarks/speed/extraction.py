@@ -148,9 +148,9 @@ def _steps(form: _Form, image: Tensor, keypoints: Keypoints, count: int) -> dict
     """What an extractor can be asked for, under the autocast of a form."""
     extractor = form.extractor
     calls: dict[str, Callable[[], Any]] = {
-        "detect": lambda: extractor.detect(image, num_keypoints=count),
-        "describe": lambda: extractor.describe(image, keypoints),
-        "extract": lambda: extractor.extract(image, num_keypoints=count),
+        "detect": lambda: extractor.detect(image[None], num_keypoints=count)[0],
+        "describe": lambda: extractor.describe(image[None], [keypoints])[0],
+        "extract": lambda: extractor.extract(image[None], num_keypoints=count)[0],
     }
     return {step: partial(_under_autocast, form.autocast, image.device, call) for step, call in calls.items()}
 

@@ -28,7 +28,7 @@ from steerers.matching.strategies import NAMES, TTA, Strategy, check_name, make_
 from steerers.models.base import Combined, Descriptor, Extractor
 from steerers.models.zoo import Entry, Model, find
 from steerers.pipeline import count_augmentations
-from steerers.steering.equivariance import describe_rotated
+from steerers.steering.equivariance import describe_image, describe_rotated
 from steerers.steering.representations import Group, Order
 from steerers.steering.steerer import Steerer
 
@@ -175,10 +175,8 @@ def _draw_image(
 def describe_pair(model: Model, pair: ImagePair, rotations: Sequence[float]) -> Descriptions:
     """Descriptions of the first image after each rotation, and of the second; as many networks as images."""
     (image0, keypoints0), (image1, keypoints1) = pair
-    rotated = [
-        describe_rotated(model.extractor.describe, image0, keypoints0, rotation, fill=0.5) for rotation in rotations
-    ]
-    return rotated, model.extractor.describe(image1, keypoints1)
+    rotated = [describe_rotated(model.extractor, image0, keypoints0, rotation, fill=0.5) for rotation in rotations]
+    return rotated, describe_image(model.extractor, image1, keypoints1)
 
 
 def plant_descriptions(settings: RuntimeSettings, dim: int, device: torch.device) -> Descriptions:

@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from steerers.datasets.pairs import PairBatch, correspondences
 from steerers.features import Keypoints
 from steerers.models.base import Descriptor, Detector
-from steerers.models.compact import Compact
-from steerers.models.dedode import DedodeDescriptor
-from steerers.models.sampling import sample_descriptions
+from steerers.models.sampling import stack_points
 from steerers.steering.steerer import Steerer
 from steerers.training.objectives import losses
 from steerers.training.objectives.base import Measures, Objective, Real, Term, Terms
@@ -188,13 +186,14 @@ class DescriptorObjective(Objective):
     def _describe(self, batch: PairBatch) -> Described:
         """Both views go through the network at once, as in the original: its batch statistics are those of both."""
         images, masks = torch.cat([batch.images0, batch.images1]), torch.cat([batch.masks0, batch.masks1])
-        found, real = detect_batch(self.detector.module, images, self.options.num_keypoints, masks)
+        found, real = detect_frozen(self.detector.module, images, self.options.num_keypoints, masks)
         (found0, found1), (filled0, filled1) = found.chunk(2), real.chunk(2)
         xy0, real0 = with_anchors(found0, filled0, batch, 0)
         xy1, real1 = with_anchors(found1, filled1, batch, 1)
         matches = correspondences(xy0, xy1, batch.warp, self.options.radius, real0, real1)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.setting != "A"):
-            first, second = describe_batch(self.descriptor, images, torch.cat([xy0, xy1])).chunk(2)
+            points = [Keypoints(xy, xy.new_ones(len(xy))) for xy in torch.cat([xy0, xy1])]
+            first, second = torch.stack(self.descriptor.describe(images, points)).chunk(2)
         return Described(first, second, batch.angles, matches, (real0, real1))
 
 
@@ -205,31 +204,14 @@ class _Frozen:
         self.module = module.eval().requires_grad_(False)
 
 
-def describe_batch(descriptor: Descriptor, images: Tensor, xy: Tensor) -> Tensor:
-    """(B, N, D) descriptions of (B, N, 2) pixels of (B, 3, H, W) images, by any descriptor."""
-    if isinstance(descriptor, Compact):
-        return descriptor.describe_at(descriptor(images), xy)
-    if isinstance(descriptor, DedodeDescriptor):
-        return sample_descriptions(descriptor.description_map(images), xy)
-    return torch.stack(
-        [
-            descriptor.describe(image, Keypoints(points, torch.ones(len(points)).to(points)))
-            for image, points in zip(images, xy, strict=True)
-        ]
-    )
-
-
 @torch.no_grad()
-def detect_batch(detector: Detector, images: Tensor, count: int, masks: Tensor) -> tuple[Tensor, Tensor]:
+def detect_frozen(detector: Detector, images: Tensor, num_keypoints: int, masks: Tensor) -> tuple[Tensor, Tensor]:
     """(B, N, 2) keypoints of a frozen detector, and (B, N) bool which of them are real; not in half precision."""
     with torch.autocast(images.device.type, enabled=False):
-        found = [
-            detector.detect(image, num_keypoints=count, mask=mask).xy for image, mask in zip(images, masks, strict=True)
-        ]
-    longest = max(1, *(len(xy) for xy in found))
-    padded = torch.stack([F.pad(xy.float().clone(), (0, 0, 0, longest - len(xy))) for xy in found])
-    lengths = torch.tensor([len(xy) for xy in found], device=padded.device)
-    return padded, torch.arange(longest, device=padded.device) < lengths[:, None]
+        found = detector.detect(images, num_keypoints=num_keypoints, masks=masks)
+    xy = stack_points(found, images.device)
+    lengths = torch.tensor([len(keypoints) for keypoints in found], device=xy.device)
+    return xy, torch.arange(xy.shape[1], device=xy.device) < lengths[:, None]
 
 
 def with_anchors(xy: Tensor, real: Tensor, batch: PairBatch, side: int) -> tuple[Tensor, Tensor]:

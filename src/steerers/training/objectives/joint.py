@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from steerers.datasets.pairs import PairBatch, correspondences
 from steerers.models.compact import Compact, FeatureMaps
-from steerers.models.sampling import sample_batch
+from steerers.models.sampling import choose_keypoints
 from steerers.steering.steerer import Steerer
 from steerers.training.objectives.base import Measures, Objective, Real, Term, Terms
 from steerers.training.objectives.descriptions import Described, Matcher, MatchingOptions, with_anchors
@@ -77,7 +77,7 @@ class JointObjective(Objective):
     def _detect(self, maps: FeatureMaps, batch: PairBatch) -> tuple[Tensor, Tensor, Real]:
         """(B, N, 2) keypoints of the first and of the second views, and which of them are real."""
         masks = torch.cat([batch.masks0, batch.masks1])
-        xy, real = sample_batch(maps.logits, self.matching.num_keypoints, masks, self.network.sampling)
+        xy, _, real = choose_keypoints(maps.logits, self.matching.num_keypoints, masks, self.network.sampling)
         (xy0, xy1), (real0, real1) = xy.chunk(2), real.chunk(2)
         return xy0, xy1, (real0, real1)
 

@@ -12,10 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from steerers.datasets.pairs import PairBatch, correspondences, covered
-from steerers.models.base import Detector
-from steerers.models.compact import Compact
-from steerers.models.dedode import DedodeDetector
-from steerers.models.sampling import KeypointSampling, sample_batch
+from steerers.models.base import LogitDetector
+from steerers.models.sampling import KeypointSampling, choose_keypoints
 from steerers.training.objectives import losses
 from steerers.training.objectives.base import Measures, Objective, Real, Term, Terms
 
@@ -69,16 +67,6 @@ class KeypointOptions:
         for name in ("prior_weight", "reprojection", "matchability", "reliability"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is a weight and must not be negative, got {getattr(self, name)}")
-
-
-def logits_of(network: nn.Module, images: Tensor) -> Tensor:
-    """(B, H, W) logits of keypoints."""
-    if isinstance(network, DedodeDetector):
-        return network.logits(images)[:, 0]
-    if isinstance(network, Compact):
-        logits: Tensor = network(images).logits
-        return logits
-    raise TypeError(f"no detector that can be trained: {type(network).__name__}")
 
 
 def without_margin(batch: PairBatch, margin: int) -> PairBatch:
@@ -213,9 +201,11 @@ class DetectorObjective(Objective):
     """Keypoints that both views find, whatever their rotations, without a descriptor."""
 
     def __init__(
-        self, network: Detector, options: KeypointOptions | None = None, sampling: KeypointSampling | None = None
+        self, network: LogitDetector, options: KeypointOptions | None = None, sampling: KeypointSampling | None = None
     ) -> None:
         super().__init__()
+        if not isinstance(network, LogitDetector):
+            raise TypeError(f"no detector that can be trained: {type(network).__name__}")
         self.network, self.steerer, self.options = network, None, options or KeypointOptions()
         self.sampling = sampling or KeypointSampling(coverage=False, nms_size=5, subpixel=True, border=4)
 
@@ -243,12 +233,12 @@ class DetectorObjective(Objective):
         return {"nll": (float(nll.total), float(nll.count)), "repeatability": found}
 
     def _detect(self, logits0: Tensor, logits1: Tensor, batch: PairBatch) -> tuple[Tensor, Tensor, Real]:
-        xy0, real0 = sample_batch(logits0, self.options.num_keypoints, batch.masks0, self.sampling)
-        xy1, real1 = sample_batch(logits1, self.options.num_keypoints, batch.masks1, self.sampling)
+        xy0, _, real0 = choose_keypoints(logits0, self.options.num_keypoints, batch.masks0, self.sampling)
+        xy1, _, real1 = choose_keypoints(logits1, self.options.num_keypoints, batch.masks1, self.sampling)
         return xy0, xy1, (real0, real1)
 
     def _logits(self, batch: PairBatch) -> tuple[Tensor, Tensor]:
         if not batch.dense:
             raise ValueError("a detector needs pairs whose warp is known everywhere: photographs, or depth maps")
-        logits0, logits1 = logits_of(self.network, torch.cat([batch.images0, batch.images1])).chunk(2)
+        logits0, logits1 = self.network.logits(torch.cat([batch.images0, batch.images1])).chunk(2)
         return logits0, logits1
