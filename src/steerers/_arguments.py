@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+BAD_INPUT, INTERRUPTED = 2, 130
+"""Exit codes."""
+
 
 def positive(text: str) -> int:
     """A whole number of at least 1."""

@@ -22,8 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from steerers import __version__
 from steerers._files import StrPath, atomic_write
+from steerers._version import __version__
 
 FORMAT_VERSION = 1
 _RESERVED = ("format_version", "sha256", "metadata_sha256")

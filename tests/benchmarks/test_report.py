@@ -119,7 +119,7 @@ def test_a_plot_that_fails_leaves_no_picture(tmp_path: Path) -> None:
 
 
 def test_commit_of_an_installed_package_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report.steerers, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(report, "SOURCE", tmp_path)
     assert report.commit() is None
 
 

@@ -29,16 +29,17 @@ from typing import Any
 
 import torch
 
-import steerers
-from steerers import __version__
 from steerers._devices import device_name
 from steerers._files import atomic_write
+from steerers._version import __version__
 
 TableRow = dict[str, Any]
 """Of a table: what JSON can hold, with a ``label``."""
 Draw = Callable[[Path], None]
 """Writes a picture to a path."""
 MISSING = "-"
+SOURCE = Path(__file__).parents[1]
+"""The folder of the package."""
 _PACKAGES = {
     "torch": ("torch",),
     "numpy": ("numpy",),
@@ -302,11 +303,10 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 def commit() -> str | None:
     """The commit of the source tree that the package runs from, ``+`` if changed since; ``None`` if it is in none."""
-    init = Path(steerers.__file__)
-    if _git(init.parent, "ls-files", "--error-unmatch", init.name) is None:  # installed, maybe in a foreign repository
+    if _git(SOURCE, "ls-files", "--error-unmatch", "__init__.py") is None:  # installed, maybe in a foreign repository
         return None
-    head = _git(init.parent, "rev-parse", "HEAD")
-    changed = _git(init.parent, "status", "--porcelain", "--untracked-files=no", ".")
+    head = _git(SOURCE, "rev-parse", "HEAD")
+    changed = _git(SOURCE, "status", "--porcelain", "--untracked-files=no", ".")
     return None if head is None else head + ("+" if changed else "")
 
 

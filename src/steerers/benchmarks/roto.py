@@ -28,8 +28,8 @@ import PIL.Image
 import torch
 from numpy.typing import NDArray
 
-from steerers import __version__
 from steerers._arguments import names, positive
+from steerers._version import __version__
 from steerers.benchmarks import metrics
 from steerers.benchmarks.benchmark import (
     COSTS,

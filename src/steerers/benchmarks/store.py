@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from steerers import __version__
 from steerers._files import atomic_write
+from steerers._version import __version__
 from steerers.benchmarks import predict
 from steerers.benchmarks.pairs import AnyPair, Pair, hash_pairs
 from steerers.benchmarks.predict import Observer, Prediction, Predictions, ViewSettings

@@ -12,10 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from steerers import __version__
-
-BAD_INPUT = 2
-INTERRUPTED = 130
+from steerers._arguments import BAD_INPUT, INTERRUPTED
+from steerers._version import __version__
 
 
 class Parser(argparse.ArgumentParser):

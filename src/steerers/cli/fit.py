@@ -110,7 +110,7 @@ def _losses(result: Fit) -> str:
 
 def _recipe(arguments: argparse.Namespace) -> dict[str, str]:
     """What the file says of its making."""
-    from steerers import __version__
+    from steerers._version import __version__
     from steerers.models import zoo
 
     recipe = {key: str(getattr(arguments, key)) for key in ("detector", "num_pairs", "num_keypoints", "steps", "seed")}

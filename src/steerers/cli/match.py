@@ -58,9 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
     options.check_distinct((arguments.out, arguments.json), inputs)
     start = time.perf_counter()
     with _stages(4) as done:
-        import steerers
+        from steerers.pipeline import load
 
-        matcher = steerers.load(arguments.model, **options.matcher_options(arguments))
+        matcher = load(arguments.model, **options.matcher_options(arguments))
         image0 = matcher.load_image(arguments.image0, arguments.mask0)
         image1 = matcher.load_image(arguments.image1, arguments.mask1)
         done("matching")

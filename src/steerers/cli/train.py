@@ -7,7 +7,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steerers.cli import INTERRUPTED, options
+from steerers._arguments import INTERRUPTED
+from steerers.cli import options
 
 if TYPE_CHECKING:
     import torch

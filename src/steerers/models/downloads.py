@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
-from steerers import __version__
 from steerers._files import atomic_write
+from steerers._version import __version__
 from steerers._weights import WeightsError, opened
 
 _BLOCK_BYTES = 1 << 16

@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from steerers import __version__
 from steerers._files import StrPath, atomic_write
+from steerers._version import __version__
 from steerers.images.load import make_picture
 from steerers.matching.strategies import OverRotations, make_strategy
 from steerers.models import zoo

@@ -24,8 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steerers import __version__, _weights
+from steerers import _weights
 from steerers._files import atomic_write
+from steerers._version import __version__
 from steerers.steering.steerer import Steerer
 from steerers.training.build import build_objective
 from steerers.training.config import TrainConfig, flatten, parse_config, renamed, to_dict
