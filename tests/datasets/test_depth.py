@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -312,18 +311,3 @@ def test_the_gpu_agrees(batch: Batch) -> None:
     moved, still = DepthWarp(*batch.cameras, device="cuda").forward(xy.cuda())
     torch.testing.assert_close(moved.cpu(), expected, rtol=0, atol=1e-6)
     assert torch.equal(still.cpu(), seen)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tolerance": 0.0}, "tolerance must be between 0 and 1, got 0.0"),
-        ({"second": []}, "pairs need as many first as second cameras, got 1 and 0"),
-    ],
-)
-def test_wrong_arguments_are_refused(batch: Batch, change: dict[str, Any], message: str) -> None:
-    arguments = {"first": batch.cameras[0][:1], "second": batch.cameras[1][:1], **change}
-    with pytest.raises(ValueError, match=message):
-        DepthWarp(**arguments)
-    with pytest.raises(ValueError, match="step must be at least 1, got 0"):
-        batch.cameras[0][0].thinned(0)

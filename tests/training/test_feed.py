@@ -27,8 +27,7 @@ from datasets.scenes import (
     write_megadepth,
 )
 from helpers import CONFIG_FOLDER
-from steerers.datasets.folder import Photographs
-from steerers.datasets.mosaics import Mosaics
+from steerers.datasets.folder import Mosaics, Photographs
 from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations
 from steerers.datasets.reconstruction import TRACKS, Reconstruction
 from steerers.images.load import to_uint8

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from steerers.datasets.folder import Photographs
-from steerers.datasets.pairs import PairBatch, Rotations, draw_rotations
+from steerers.datasets.pairs import PairBatch, Rotations, draw_rotations, mix
 from steerers.datasets.photos import PhotoStore
-from steerers.datasets.rng import mix
 from steerers.datasets.views import Views
 from steerers.features import Keypoints
 from steerers.models.base import SingleDescriptor, SingleDetector

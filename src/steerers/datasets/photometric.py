@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.datasets.rng import noise, uniforms
+from steerers.datasets.pairs import noise, uniforms
 from steerers.images.load import LUMA
 
 _TONE, _FIELD, _LEVEL, _LENS, _COLOUR, _BLOCKS, _GRAIN = range(11, 18)  # streams of a seed

@@ -1,10 +1,6 @@
 """The scenes of MegaDepth as DKM and DeDoDe prepared them: cameras and pairs, and the points of the reconstructions.
 
-    ROOT/prep_scene_info/SCENE.npy                             a dictionary: paths, cameras, pairs, overlaps
-    ROOT/prep_scene_info/detections/detections_SCENE.npy       a dictionary: of each photograph, by its index in the
-                                                               lists, (N, 3) x, y and number of what was triangulated
-
-Pixels are COLMAP's: their top-left corner is at (0, 0).
+:mod:`.megadepth` says where the files lie. Pixels are COLMAP's: their top-left corner is at (0, 0).
 """
 
 from __future__ import annotations
@@ -14,14 +10,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steerers.datasets.safe_arrays import read_dictionary, read_named
 
-Split = Literal["train", "test", "all"]
+Split = Literal["train", "test"]
 
 SCENE_INFO = "prep_scene_info"
 DETECTIONS = "detections"
@@ -192,27 +188,24 @@ def scenes_of(split: Split, names: Iterable[str]) -> list[str]:
     ``train`` leaves out the test scenes, those that LoFTR leaves out, and those of the Image Matching Challenge, as the
     paper does; ``test`` are the scenes of MegaDepth-1500.
     """
-    if split not in get_args(Split):
-        raise ValueError(f"unknown split {split!r}; use {', '.join(get_args(Split))}")
-    kept = set(names)
-    if split == "train":
-        kept -= TEST_SCENES | LEFT_OUT_BY_LOFTR | IMC_2021_SCENES
-    elif split == "test":
-        kept &= TEST_SCENES
-    return sorted(kept)
+    if split == "test":
+        return sorted(TEST_SCENES & set(names))
+    return sorted(set(names) - TEST_SCENES - LEFT_OUT_BY_LOFTR - IMC_2021_SCENES)
 
 
-def weigh_pairs(info: SceneInfo, min_overlaps: Sequence[float], max_pairs: int, seed: int) -> NDArray[np.float64]:
+def weigh_pairs(
+    info: SceneInfo, min_overlaps: Sequence[float] = (0.01, 0.35), max_pairs: int = 100_000
+) -> NDArray[np.float64]:
     """(P,) how often each pair of a scene is drawn; 0 for pairs that are left out.
 
-    Each overlap makes a list of n pairs that overlap more, at most ``max_pairs`` of them drawn by ``seed``, each with
-    the weight n^-0.75, so that large scenes do not drown small ones. A pair has the sum of its weights in all lists.
+    Each overlap makes a list of n pairs that overlap more, at most ``max_pairs`` of them drawn, each with the weight
+    n^-0.75, so that large scenes do not drown small ones. A pair has the sum of its weights in all lists.
     """
     weights = np.zeros(len(info.pairs))
     for index, overlap in enumerate(min_overlaps):
         chosen = np.flatnonzero(info.overlaps > overlap)
         if len(chosen) > max_pairs:
-            generator = np.random.default_rng([seed, zlib.crc32(info.name.encode()), index])
+            generator = np.random.default_rng([0, zlib.crc32(info.name.encode()), index])
             chosen = generator.choice(chosen, max_pairs, replace=False)
         weights[chosen] += max(1, len(chosen)) ** -0.75
     return weights

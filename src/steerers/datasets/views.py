@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.datasets.rng import uniforms
+from steerers.datasets.pairs import check_options, uniforms
 from steerers.geometry import Size, quarter_turns, to_normalised
 
 _SHAPE, _FILL = 1, 2  # streams of a seed
@@ -46,14 +46,15 @@ class Views:
     def __post_init__(self) -> None:
         if self.size < 32:
             raise ValueError(f"size of a view must be at least 32 pixels, got {self.size}")
-        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1]:
-            raise ValueError(f"scale must be a range of positive numbers, got {self.scale}")
-        if not 1 <= self.tilt <= 4:
-            raise ValueError(f"tilt must be in [1, 4], got {self.tilt}")
-        if not 0 <= self.perspective < 0.3:
-            raise ValueError(f"perspective must be in [0, 0.3), got {self.perspective}")
-        if not 0 <= self.photometric <= 1:
-            raise ValueError(f"photometric must be in [0, 1], got {self.photometric}")
+        check_options(self, "be a range of positive numbers", is_range, "scale")
+        check_options(self, "be in [1, 4]", lambda value: 1 <= value <= 4, "tilt")
+        check_options(self, "be in [0, 0.3)", lambda value: 0 <= value < 0.3, "perspective")
+        check_options(self, "be in [0, 1]", lambda value: 0 <= value <= 1, "photometric")
+
+
+def is_range(scale: Sequence[float]) -> bool:
+    """Whether it is a range of zooms."""
+    return len(scale) == 2 and 0 < scale[0] <= scale[1]
 
 
 # Maps -----------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from steerers._weights import load_into, load_state
+from steerers.datasets.pairs import generator_of
 from steerers.datasets.photos import find_photos, held_out
-from steerers.datasets.rng import generator_of
 from steerers.features import Keypoints
 from steerers.models import parts, zoo
 from steerers.models.base import Descriptor, Detector, LogitDetector

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from steerers.datasets.mosaics import MosaicOptions
+from steerers.datasets.folder import MosaicOptions
 from steerers.datasets.pairs import Rotations
 from steerers.datasets.views import Views
 from steerers.models.compact import CompactConfig

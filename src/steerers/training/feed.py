@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations
-from steerers.datasets.rng import mix, uniforms
+from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations, mix, uniforms
 from steerers.training.config import DataConfig, TrainConfig
 
 if TYPE_CHECKING:
@@ -91,8 +90,7 @@ def build_sources(
 
 
 def _from_photographs(config: DataConfig, paths: Sequence[Path], device: torch.device, cache: Path | None) -> Sources:
-    from steerers.datasets.folder import Photographs
-    from steerers.datasets.mosaics import Mosaics
+    from steerers.datasets.folder import Mosaics, Photographs
     from steerers.datasets.photos import PhotoStore, find_photos
 
     store = PhotoStore.open(find_photos(paths), config.max_photo_size, cache)

@@ -18,10 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.datasets.pairs import ViewWarp, correspondences
+from steerers.datasets.pairs import ViewWarp, correspondences, generator_of, mix
 from steerers.datasets.photometric import relight
 from steerers.datasets.photos import find_images
-from steerers.datasets.rng import generator_of, mix
 from steerers.datasets.views import Views, draw_homographies, render_views
 from steerers.images.load import ImageError, ImageSource, load_image
 from steerers.models.base import Descriptor, Detector

@@ -1,6 +1,6 @@
 """The loop: plain PyTorch, read from top to bottom.
 
-All that is drawn follows from the seed, the step and the place in the batch (:mod:`steerers.datasets.rng`), and the
+All that is drawn follows from the seed, the step and the place in the batch (:mod:`steerers.datasets.pairs`), and the
 learning rate from the step, so that a checkpoint needs no state of generators or schedules, a resumed run equals the
 uninterrupted one, and several processes draw what one would.
 """

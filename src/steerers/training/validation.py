@@ -6,8 +6,7 @@ import math
 
 import torch
 
-from steerers.datasets.pairs import PairBatch, PairSource
-from steerers.datasets.rng import mix
+from steerers.datasets.pairs import PairBatch, PairSource, mix
 from steerers.steering.steerer import Steerer
 from steerers.training.config import TrainConfig
 from steerers.training.feed import read_pair
