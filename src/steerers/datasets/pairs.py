@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -108,56 +108,42 @@ def draw_rotations(rotations: Rotations, seeds: Sequence[int]) -> tuple[Tensor, 
     return angles[:, 0], angles[:, 1]
 
 
-@dataclass(frozen=True, eq=False)
 class ViewWarp:
     """The warp between views of photographs.
 
-    Attributes:
-        from_photos0: (B, 3, 3) float64, from pixels of the first photographs to those of the first views.
-        scene: the warp between the photographs, in their pixels; ``None`` where both views are of one photograph.
+    Args:
+        from_photos0: (B, 3, 3), from pixels of the first photographs to those of the first views.
         masks0: (B, S, S) bool, where photographs cover views: what falls elsewhere is not valid.
+        scene: the warp between the photographs, in their pixels; ``None`` where both views are of one photograph.
     """
 
-    from_photos0: Tensor
-    from_photos1: Tensor
-    masks0: Tensor
-    masks1: Tensor
-    scene: Warp | None = None
-    _to_photos: tuple[Tensor, Tensor] = field(init=False, repr=False)
-    """Inverted once, where the maps are: on the CPU that keeps no GPU waiting."""
-
-    def __post_init__(self) -> None:
-        device = self.masks0.device
-        inverses = tuple(torch.linalg.inv(maps.double()).to(device) for maps in (self.from_photos0, self.from_photos1))
-        object.__setattr__(self, "_to_photos", inverses)
-        for name in ("from_photos0", "from_photos1"):
-            object.__setattr__(self, name, getattr(self, name).to(device, torch.float64))
+    def __init__(
+        self, from_photos0: Tensor, from_photos1: Tensor, masks0: Tensor, masks1: Tensor, scene: Warp | None = None
+    ) -> None:
+        self.masks0, self.masks1, self.scene = masks0, masks1, scene
+        both, device = (from_photos0.double(), from_photos1.double()), masks0.device
+        self.from_photos0, self.from_photos1 = (maps.to(device) for maps in both)
+        # Inverted once, where the maps are: on the CPU that keeps no GPU waiting.
+        self._to_photos0, self._to_photos1 = (torch.linalg.inv(maps).to(device) for maps in both)
 
     def forward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
         """First views to second views; see :class:`Warp`."""
-        across = None if self.scene is None else self.scene.forward
-        return self._warp(xy, self._to_photos[0], self.from_photos1, self.masks1, across)
+        if self.scene is None:
+            return self._covered(transform_points(self.from_photos1 @ self._to_photos0, xy), self.masks1)
+        moved, seen = self.scene.forward(transform_points(self._to_photos0, xy))
+        return self._covered(transform_points(self.from_photos1, moved), self.masks1, seen)
 
     def backward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
         """Second views to first views."""
-        across = None if self.scene is None else self.scene.backward
-        return self._warp(xy, self._to_photos[1], self.from_photos0, self.masks0, across)
+        if self.scene is None:
+            return self._covered(transform_points(self.from_photos0 @ self._to_photos1, xy), self.masks0)
+        moved, seen = self.scene.backward(transform_points(self._to_photos1, xy))
+        return self._covered(transform_points(self.from_photos0, moved), self.masks0, seen)
 
     @staticmethod
-    def _warp(
-        xy: Tensor,
-        to_photos: Tensor,
-        target: Tensor,
-        masks: Tensor,
-        across: Callable[[Tensor], tuple[Tensor, Tensor]] | None,
-    ) -> tuple[Tensor, Tensor]:
-        if across is None:
-            moved = transform_points(target @ to_photos, xy)
-            seen = torch.ones_like(xy[..., 0], dtype=torch.bool)
-        else:
-            moved, seen = across(transform_points(to_photos, xy))
-            moved = transform_points(target, moved)
-        return moved, seen & covered(masks, moved)
+    def _covered(moved: Tensor, masks: Tensor, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        inside = covered(masks, moved)
+        return moved, inside if seen is None else inside & seen
 
 
 def covered(masks: Tensor, xy: Tensor) -> Tensor:

@@ -197,21 +197,15 @@ def open_scenes(root: StrPath, images: StrPath | None = None, depths: StrPath | 
             images=Path(images) / below if images is not None else home / "images",
             depths=maps if maps.is_dir() or depths is not None else None,
         )
-        if problem := _depth_problem(scene):
-            raise ValueError(problem)
+        if scene.depths is not None and not scene.depths.is_dir():
+            raise ValueError(f"{scene.depths}: no such folder of depth maps")
+        if scene.depths is not None and scene.reconstruction.distorted.any():
+            raise ValueError(
+                f"{scene.depths}: depth maps need pinhole cameras, but {scene.reconstruction.distorted.sum()} of the "
+                "model have lens distortion; use the folder that COLMAP's image_undistorter "
+                "(pycolmap.undistort_images) wrote"
+            )
         yield scene
-
-
-def _depth_problem(scene: Scene) -> str | None:
-    if scene.depths is not None and not scene.depths.is_dir():
-        return f"{scene.depths}: no such folder of depth maps"
-    if scene.depths is not None and scene.reconstruction.distorted.any():
-        count = int(scene.reconstruction.distorted.sum())
-        return (
-            f"{scene.depths}: depth maps need pinhole cameras, but {count} of the model have lens distortion; use the "
-            "folder that COLMAP's image_undistorter (pycolmap.undistort_images) wrote"
-        )
-    return None
 
 
 def depth_path(depths: Path, name: str) -> Path:

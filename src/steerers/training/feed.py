@@ -84,7 +84,11 @@ def build_sources(
             MegaDepth(roots[0], views=config.views, split=split, detections=detections) for split in ("train", "test")
         )
         return Sources([(training, 1.0)], test)
-    splits = [_split(source, config.held_out) for source in open_reconstructions(config, roots, cache)]
+    sources = open_reconstructions(config, roots, cache)
+    try:
+        splits = [source.split(config.held_out) for source in sources]
+    except ValueError as error:
+        raise ValueError(f"data.held_out: {error}; choose another fraction") from error
     validation = max((held for _, held in splits), key=len)
     return Sources([(source, 1 / len(splits)) for source, _ in splits], validation)
 
@@ -114,13 +118,6 @@ def open_reconstructions(config: DataConfig, paths: Sequence[Path], cache: Path 
     from steerers.datasets.colmap import Colmap
 
     return [Colmap(path, views=config.views, max_size=config.max_photo_size, cache=cache) for path in paths]
-
-
-def _split(source: Colmap, fraction: float) -> tuple[Colmap, Colmap]:
-    try:
-        return source.split(fraction)
-    except ValueError as error:
-        raise ValueError(f"data.held_out: {error}; choose another fraction") from error
 
 
 # What the objectives need of them -------------------------------------------------------------------------------------

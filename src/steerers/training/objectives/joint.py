@@ -11,16 +11,16 @@ from steerers.datasets.pairs import PairBatch, correspondences
 from steerers.models.compact import Compact, FeatureMaps
 from steerers.models.sampling import choose_keypoints
 from steerers.steering.steerer import Steerer
-from steerers.training.objectives.base import Measures, Objective, Real, Term, Terms
+from steerers.training.objectives import Measures, Objective, Real, Term, Terms
 from steerers.training.objectives.descriptions import Described, Matcher, MatchingOptions, with_anchors
 from steerers.training.objectives.keypoints import (
     KeypointOptions,
     keypoint_terms,
+    look_up,
     repeatability,
     reprojection_terms,
     without_margin,
 )
-from steerers.training.objectives.losses import look_up
 
 
 class JointObjective(Objective):
