@@ -134,7 +134,7 @@ def test_batches_are_dense_only_if_every_photograph_of_the_source_has_a_depth_ma
     deep = [k for k in range(len(partly)) if NAMES[0] not in partly.names(k)]
     assert deep
     read = [partly.read(k) for k in deep]
-    assert all(camera.depth is not None for pair in read for camera in pair.cameras)
+    assert all(side.camera.depth is not None for pair in read for side in pair.sides)
     still = torch.zeros(len(deep), dtype=torch.float64)
     assert not partly.make(read, still, still, deep, CPU).dense
     assert not batch_of(partly).dense
@@ -208,7 +208,7 @@ def test_detections_are_all_observations_of_each_photograph(source: Colmap) -> N
             anchors = anchors[anchors.isfinite().all(dim=1)]
             nearest = torch.cdist(anchors.double(), expected.double()).amin(dim=1)
             assert float(nearest.max()) < 1e-2  # tracks that both show are among them
-            assert len(stored) > len(source.read(index).points[side])
+            assert len(stored) > len(source.read(index).sides[side].points)
 
 
 # Tracks between views -------------------------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ def test_images_and_depths_may_lie_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "scene" / "images").rename(tmp_path / "photos")
     (tmp_path / "scene" / "stereo" / "depth_maps").rename(tmp_path / "depths")
     source = Colmap(tmp_path / "scene", images=tmp_path / "photos", depths=tmp_path / "depths", views=VIEWS)
-    assert source.read(0).cameras[0].depth is not None
+    assert source.read(0).sides[0].camera.depth is not None
     with pytest.raises(ValueError, match="nowhere: no such folder of depth maps"):
         Colmap(tmp_path / "scene", images=tmp_path / "photos", depths=tmp_path / "nowhere", views=VIEWS)
 

@@ -91,22 +91,6 @@ def batch() -> Batch:
 # The scenes themselves ------------------------------------------------------------------------------------------------
 
 
-def test_the_scenes_images_and_geometry_agree() -> None:
-    """Where two cameras see the same point, their pictures have the same colour."""
-    scene = street()
-    first, second = cameras_around(2, spread=0.2, size=(220, 160), focal=200)
-    picture0, picture1 = (render(scene, camera)[0].astype(float) for camera in (first, second))
-    moved, seen = warp(scene, first, second, first.grid)
-    whole = np.nan_to_num(moved).round()
-    near = seen & (np.abs(moved - whole).max(axis=1) < 0.1) & one_surface(scene, second, whole)
-    place = whole[near].astype(int)
-    differences = np.abs(picture0.reshape(-1, 3)[near] - picture1[place[:, 1], place[:, 0]])
-    assert near.sum() > 200
-    assert np.median(differences) < 4
-    shifted = np.abs(picture0.reshape(-1, 3)[near] - picture1[place[:, 1], (place[:, 0] + 3).clip(max=219)])
-    assert np.median(shifted) > 15
-
-
 def test_a_camera_sees_what_it_projects() -> None:
     scene = Scene((rectangle((0, 0, 4), (20, 0, 0), (0, 20, 0)), *box((0, 0, 2), (1, 1, 1), 0.3)))
     camera = look_at((0.3, -0.2, -1), (0, 0, 3), size=(60, 50), focal=50)

@@ -405,11 +405,3 @@ def test_wrong_points_are_named(copy: Path, how: Callable[[dict[int, Any]], Any]
         MegaDepth(copy, views=VIEWS, detections=True)
     assert str(path) in str(caught.value)
     assert list(read_detections(path, [1, 3])) == [1, 3]  # the others are good
-
-
-@pytest.mark.usefixtures("points")
-def test_a_damaged_file_is_named(copy: Path) -> None:
-    path = detections_path(copy, "0001")
-    path.write_bytes(path.read_bytes()[:300])
-    with pytest.raises(ValueError, match=r"detections_0001.npy: a damaged file of detections, or none"):
-        MegaDepth(copy, views=VIEWS, detections=True)

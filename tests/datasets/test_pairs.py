@@ -88,11 +88,6 @@ def test_rotations_of_a_pair_follow_from_its_seed_alone(rows: list[int], rotatio
         assert torch.equal(whole[side], torch.cat([part[side] for part in parts]))
 
 
-def test_unknown_rotations_are_refused() -> None:
-    with pytest.raises(ValueError, match="unknown rotations 'C8'; use none, C4, SO2, joint-C4, joint-SO2"):
-        draw_rotations("C8", [1])  # type: ignore[arg-type]
-
-
 def test_the_angle_of_a_pair_takes_the_second_view_to_the_first() -> None:
     images, masks = torch.zeros(2, 3, SIZE, SIZE), everywhere()
     rotations0, rotations1 = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 3.0])

@@ -38,7 +38,6 @@ from steerers.training.config import (
     parse_config,
 )
 from steerers.training.objectives import Objective
-from steerers.training.objectives.descriptions import DescriptorObjective
 from steerers.training.run_folder import MODEL, export_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -279,13 +278,6 @@ def test_a_detector_of_a_run_gives_the_keypoints(tmp_path: Path) -> None:
     detector = build_detector(ModelConfig(detector="dedode-l-c4", detector_weights=str(tmp_path / MODEL)))
     expected = objective.networks()["detector"].state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in detector.state_dict().items())
-
-
-def test_the_detector_is_no_part_of_what_is_trained() -> None:
-    torch_config = parse_config({"setting": "C", "model": {**SMALL, "detector": "upright-sift"}})
-    objective = build_objective(torch_config)
-    assert isinstance(objective, DescriptorObjective)
-    assert not any("detector" in name for name in objective.state_dict())
 
 
 # Steerers -------------------------------------------------------------------------------------------------------------

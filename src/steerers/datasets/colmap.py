@@ -63,15 +63,21 @@ _AIM, _ANCHORS = 21, 22  # streams of a seed
 _FAR = 1e6  # pixels: nowhere near an observation
 
 
-class _Read(NamedTuple):
-    """A pair as :meth:`Colmap.read` gives it, in pixels of the photographs as decoded."""
+class _Side(NamedTuple):
+    """A photograph of a pair, in pixels as decoded."""
 
-    photos: tuple[Tensor, Tensor]  # (3, H, W) uint8
-    points: tuple[Tensor, Tensor]  # (T, 2) float64, of the tracks that both see
-    observed: tuple[Tensor, Tensor]  # (N, 2) and (M, 2) float64, of all tracks that each sees
+    photo: Tensor  # (3, H, W) uint8
+    camera: DepthCamera
+    points: Tensor  # (T, 2) float64, of the tracks that both photographs see
+    observed: Tensor  # (N, 2) float64, of all tracks that it sees
+
+
+class _Read(NamedTuple):
+    """A pair as :meth:`Colmap.read` gives it."""
+
+    sides: tuple[_Side, _Side]
     linear: Tensor  # (2, 2) float64
     rotation: float  # radians, counter-clockwise, from the first photograph to the second
-    cameras: tuple[DepthCamera, DepthCamera]
 
 
 class _Photos:
@@ -209,72 +215,60 @@ class Colmap:
 
     def read(self, index: int) -> _Read:
         """Pair ``index``: photographs, shared tracks, and cameras, with their depth maps where there are some."""
-        s, first, second, similarity = self._pair(index)
-        reconstruction = self.scenes[s].reconstruction
-        photos = (self.store[self._stored[s, first]], self.store[self._stored[s, second]])
-        cameras = (self._camera(s, first), self._camera(s, second))
-        to_photo = [
-            scaling(_pair_of(reconstruction.sizes[n]), camera.size)
-            for n, camera in zip((first, second), cameras, strict=True)
-        ]
-        xy0, xy1 = (torch.from_numpy(xy).double() for xy in reconstruction.shared(first, second))
-        all0, all1 = (torch.from_numpy(reconstruction.observations(n)).double() for n in (first, second))
+        scene, first, second, similarity = self._pair(index)
+        shared = self.scenes[scene].reconstruction.shared(first, second)
+        side0, to_photo0 = self._side(scene, first, shared[0])
+        side1, to_photo1 = self._side(scene, second, shared[1])
         linear = torch.tensor([[similarity.real, -similarity.imag], [similarity.imag, similarity.real]]).double()
-        return _Read(
-            photos=photos,
-            points=(transform_points(to_photo[0], xy0), transform_points(to_photo[1], xy1)),
-            observed=(transform_points(to_photo[0], all0), transform_points(to_photo[1], all1)),
-            linear=to_photo[1][:2, :2] @ linear @ torch.linalg.inv(to_photo[0][:2, :2]),
-            rotation=-float(np.angle(similarity)),  # y points down
-            cameras=cameras,
-        )
+        linear = to_photo1[:2, :2] @ linear @ torch.linalg.inv(to_photo0[:2, :2])
+        return _Read((side0, side1), linear, rotation=-float(np.angle(similarity)))  # y points down
 
-    def _camera(self, scene: int, image: int) -> DepthCamera:
-        """The camera of a photograph as decoded."""
-        reconstruction, path = self.scenes[scene].reconstruction, self._depths.get((scene, image))
-        pose = np.concatenate([reconstruction.poses[image], [[0, 0, 0, 1]]])
+    def _side(self, scene: int, image: int, shared: NDArray[np.float32]) -> tuple[_Side, Tensor]:
+        """A photograph as decoded, and the (3, 3) map to its pixels from those of the reconstruction."""
+        reconstruction, stored = self.scenes[scene].reconstruction, self._stored[scene, image]
+        size, path = _pair_of(reconstruction.sizes[image]), self._depths.get((scene, image))
+        K, pose = reconstruction.K[image], np.concatenate([reconstruction.poses[image], [[0, 0, 0, 1]]])
         depth = None if path is None else torch.from_numpy(read_colmap_depth(path))
-        camera = DepthCamera(
-            _pair_of(reconstruction.sizes[image]),
-            torch.from_numpy(reconstruction.K[image]),
-            torch.from_numpy(pose),
-            depth,
+        camera = DepthCamera(size, torch.from_numpy(K), torch.from_numpy(pose), depth).resized(self.store.sizes[stored])
+        to_photo = scaling(size, camera.size)
+        points, observed = (
+            transform_points(to_photo, torch.from_numpy(xy).double())
+            for xy in (shared, reconstruction.observations(image))
         )
-        return camera.resized(self.store.sizes[self._stored[scene, image]])
+        return _Side(self.store[stored], camera, points, observed), to_photo
 
     def make(
         self, read: Sequence[Any], rotations0: Tensor, rotations1: Tensor, seeds: Sequence[int], device: torch.device
     ) -> PairBatch:
         """Views of both photographs of each pair; see :class:`~steerers.datasets.pairs.PairSource`."""
         pairs: Sequence[_Read] = read
-        points = [[pair.points[side] for pair in pairs] for side in (0, 1)]
+        sides = [[pair.sides[side] for pair in pairs] for side in (0, 1)]
+        points = [[own.points for own in side] for side in sides]
         views, lean = [], torch.tensor([pair.rotation for pair in pairs], dtype=torch.float64)
-        for side, rotations in enumerate((rotations0, rotations1)):
-            own = [mix(seed, side) for seed in seeds]
-            sizes = [pair.cameras[side].size for pair in pairs]
-            maps = draw_homographies(sizes, self.views, own)
-            if side == 1:
+        for number, (side, rotations) in enumerate(zip(sides, (rotations0, rotations1), strict=True)):
+            own_seeds, sizes = [mix(seed, number) for seed in seeds], [own.camera.size for own in side]
+            maps = draw_homographies(sizes, self.views, own_seeds)
+            if number == 1:
                 maps = rotations_about_middle(self.views.size, -lean) @ maps
-            maps = aim(maps, sizes, draw_targets(points[side], seeds), self.views.size, own)
-            photos = [pair.photos[side].to(device, non_blocking=True) for pair in pairs]
-            images, masks, from_photos = render_views(photos, maps, rotations, self.views.size, own)
-            views.append((relight(images, self.views.photometric, own), masks, from_photos))
-        (images0, masks0, from0), (images1, masks1, from1) = views
-        warp = ViewWarp(from0, from1, masks0, masks1, self._scene_warp(pairs, device))
+            maps = aim(maps, sizes, draw_targets(points[number], seeds), self.views.size, own_seeds)
+            photos = [own.photo.to(device, non_blocking=True) for own in side]
+            images, masks, from_photos = render_views(photos, maps, rotations, self.views.size, own_seeds)
+            seen = points_in_views([own.observed for own in side], from_photos, device)
+            views.append((relight(images, self.views.photometric, own_seeds), masks, from_photos, seen))
+        (images0, masks0, from0, seen0), (images1, masks1, from1, seen1) = views
+        linear = torch.stack([pair.linear for pair in pairs]).to(device)
+        warp = ViewWarp(from0, from1, masks0, masks1, _scene_warp(sides, linear, device))
         anchors = draw_anchors(points, warp, ANCHORS, seeds, device)
         rotated = (rotations0.to(device), rotations1.to(device))
-        detections = (
-            points_in_views([pair.observed[0] for pair in pairs], from0, device),
-            points_in_views([pair.observed[1] for pair in pairs], from1, device),
-        )
-        return PairBatch(images0, images1, masks0, masks1, warp, *rotated, anchors, self.dense, detections)
+        return PairBatch(images0, images1, masks0, masks1, warp, *rotated, anchors, self.dense, (seen0, seen1))
 
-    def _scene_warp(self, pairs: Sequence[_Read], device: torch.device) -> Warp:
-        first, second = ([pair.cameras[side] for pair in pairs] for side in (0, 1))
-        dense = any(a.depth is not None and b.depth is not None for a, b in zip(first, second, strict=True))
-        points0, points1 = (pad_points([pair.points[side] for pair in pairs]).to(device) for side in (0, 1))
-        linear = torch.stack([pair.linear for pair in pairs]).to(device)
-        return TrackWarp(points0, points1, linear, RADIUS, DepthWarp(first, second, device=device) if dense else None)
+
+def _scene_warp(sides: Sequence[Sequence[_Side]], linear: Tensor, device: torch.device) -> TrackWarp:
+    """Between the photographs, by their tracks, and by their depth maps where a pair has both."""
+    first, second = ([own.camera for own in side] for side in sides)
+    dense = any(a.depth is not None and b.depth is not None for a, b in zip(first, second, strict=True))
+    points0, points1 = (pad_points([own.points for own in side]).to(device) for side in sides)
+    return TrackWarp(points0, points1, linear, RADIUS, DepthWarp(first, second, device=device) if dense else None)
 
 
 def _weigh(images: NDArray[np.int64]) -> NDArray[np.float64]:

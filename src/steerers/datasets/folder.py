@@ -40,8 +40,6 @@ class Photographs:
     def __init__(self, store: PhotoStore, views: Views, chosen: Sequence[int] | None = None) -> None:
         self.store, self.views = store, views
         self.chosen = list(range(len(store))) if chosen is None else list(chosen)
-        if not self.chosen:
-            raise ValueError("there are no photographs to draw pairs from")
 
     @classmethod
     def split(cls, store: PhotoStore, views: Views, fraction: float) -> tuple[Photographs, Photographs]:

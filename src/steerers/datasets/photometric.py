@@ -28,10 +28,6 @@ def relight(images: Tensor, strength: float, seeds: Sequence[int]) -> Tensor:
     In this order: colours (mixed, tinted, to grey), a smooth field of light and shadow, gain, contrast and gamma, blur,
     noise, and the blocks of JPEG. Shadows, blur and JPEG act on a fraction of the images only.
     """
-    if not 0 <= strength <= 1:
-        raise ValueError(f"strength must be in [0, 1], got {strength}")
-    if len(seeds) != len(images):
-        raise ValueError(f"relighting needs one seed an image, got {len(seeds)} seeds for {len(images)} images")
     if strength == 0:
         return images
     images = _tone(_shade(_colour(images.clamp(0, 1), strength, seeds), strength, seeds), strength, seeds)

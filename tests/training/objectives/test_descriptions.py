@@ -141,7 +141,7 @@ def test_the_dagger_compares_views_that_are_rotated_alike() -> None:
 )
 def test_settings_refuse_steerers_that_do_not_fit(setting: Setting, steerer: Steerer | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        DescriptorObjective(compact(), steerer, Corners(), setting)
+        DescriptorObjective(compact(), steerer, Corners(), setting, OPTIONS)
 
 
 @pytest.mark.parametrize("name", ["num_keypoints", "radius", "inverse_temperature"])
@@ -253,7 +253,7 @@ def test_a_batch_without_keypoints_has_no_loss_and_no_nan() -> None:
 
 def test_the_detector_is_kept_out_but_moves_along() -> None:
     detector = Corners()
-    objective = DescriptorObjective(compact(), small_steerer(), detector, "B")
+    objective = DescriptorObjective(compact(), small_steerer(), detector, "B", OPTIONS)
     assert not detector.training
     assert not detector.gain.requires_grad
     assert not [name for name in objective.state_dict() if "gain" in name]

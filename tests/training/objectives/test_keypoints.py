@@ -34,7 +34,6 @@ from steerers.training.objectives.keypoints import (
 )
 from training.tiny import (
     STILL,
-    Corners,
     Shift,
     batch_of,
     compact,
@@ -360,12 +359,7 @@ def test_half_precision_is_for_the_network_alone() -> None:
 def test_warps_that_are_known_at_tracks_alone_are_refused() -> None:
     batch = dataclasses.replace(batch_of(photographs()), dense=False)
     with pytest.raises(ValueError, match="known everywhere"):
-        DetectorObjective(compact())(batch, 0.0)
-
-
-def test_a_detector_without_logits_is_refused() -> None:
-    with pytest.raises(TypeError, match="Corners"):
-        DetectorObjective(Corners())  # type: ignore[arg-type]
+        DetectorObjective(compact(), PLAIN)(batch, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -134,16 +134,16 @@ class DescriptorObjective(Objective):
         steerer: Steerer | None,
         detector: Detector,
         setting: Setting,
-        options: MatchingOptions | None = None,
+        options: MatchingOptions,
     ) -> None:
         super().__init__()
-        self.options, self.setting = options or MatchingOptions(), setting
-        if (steerer is not None and steerer.learnable) != (setting in ("A", "B")) and not self.options.prototype:
+        self.options, self.setting = options, setting
+        if (steerer is not None and steerer.learnable) != (setting in ("A", "B")) and not options.prototype:
             raise ValueError(f"setting {setting} {'needs a' if setting != 'C' else 'takes no'} learnable steerer")
         self.descriptor, self.steerer = descriptor, steerer
         # A tuple keeps the detector out of parameters(), state_dict() and the modes of training.
         self._frozen = (detector.eval().requires_grad_(False),)
-        self.matcher = Matcher(steerer, self.options)
+        self.matcher = Matcher(steerer, options)
         if setting == "A":
             descriptor.requires_grad_(False).eval()
 

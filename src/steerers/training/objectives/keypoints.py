@@ -180,14 +180,10 @@ def repeatability(xy0: Tensor, xy1: Tensor, batch: PairBatch, real: Real, radius
 class DetectorObjective(Objective):
     """Keypoints that both views find, whatever their rotations, without a descriptor."""
 
-    def __init__(
-        self, network: LogitDetector, options: KeypointOptions | None = None, sampling: KeypointSampling | None = None
-    ) -> None:
+    def __init__(self, network: LogitDetector, options: KeypointOptions) -> None:
         super().__init__()
-        if not isinstance(network, LogitDetector):
-            raise TypeError(f"no detector that can be trained: {type(network).__name__}")
-        self.network, self.steerer, self.options = network, None, options or KeypointOptions()
-        self.sampling = sampling or KeypointSampling(coverage=False, nms_size=5, subpixel=True, border=4)
+        self.network, self.steerer, self.options = network, None, options
+        self.sampling = KeypointSampling(coverage=False, nms_size=5, subpixel=True, border=4)
 
     def networks(self) -> Mapping[str, nn.Module]:
         return {"detector": self.network}
