@@ -25,7 +25,7 @@ from steerers.datasets import colmap, reconstruction
 from steerers.datasets.check import check_data
 from steerers.datasets.colmap import Colmap, TrackWarp, aim, export
 from steerers.datasets.pairs import PairBatch, correspondences, covered
-from steerers.datasets.photos import PhotoStore
+from steerers.datasets.photos import PhotoStore, held_out
 from steerers.datasets.reconstruction import TRACKS, Reconstruction
 from steerers.datasets.views import Views, draw_homographies
 from steerers.geometry import rotation, transform_points
@@ -287,20 +287,14 @@ def test_several_scenes_weigh_by_the_root_of_their_pairs(tmp_path: Path, source:
 
 
 def test_split_keeps_photographs_apart(source: Colmap) -> None:
-    fraction = next(f for f in np.linspace(0.05, 0.95, 19) if 0 < sum(_out(name, f) for name in NAMES) < 3)
+    fraction = next(f for f in np.linspace(0.05, 0.95, 19) if 0 < sum(held_out(name, f) for name in NAMES) < 3)
     train, test = source.split(float(fraction))
     assert len(train) + len(test) == len(source)
-    assert not any(_out(name, fraction) for k in range(len(train)) for name in train.names(k)[1:])
-    assert all(any(_out(name, fraction) for name in test.names(k)[1:]) for k in range(len(test)))
+    assert not any(held_out(name, fraction) for k in range(len(train)) for name in train.names(k)[1:])
+    assert all(any(held_out(name, fraction) for name in test.names(k)[1:]) for k in range(len(test)))
     assert len(train.weights) == len(train)
     with pytest.raises(ValueError, match="fraction"):
         source.split(0.0)
-
-
-def _out(name: str, fraction: float) -> bool:
-    from steerers.datasets.photos import held_out
-
-    return held_out(name, float(fraction))
 
 
 # Files ----------------------------------------------------------------------------------------------------------------

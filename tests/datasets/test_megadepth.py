@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -242,15 +241,6 @@ def test_views_are_shaken_by_whole_pixels(root: Path, monkeypatch: pytest.Monkey
     drawn = torch.stack(shifts)
     torch.testing.assert_close(drawn, drawn.round(), atol=1e-6, rtol=0)
     assert 2 < float(drawn.abs().max()) < 5.1
-
-
-def test_threads_may_read_at_once(root: Path) -> None:
-    source = MegaDepth(root, views=VIEWS)
-    alone = [source.read(index) for index in range(3)]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(source.read, [0, 1, 2] * 4))
-    for n, pair in enumerate(together):
-        assert torch.equal(pair[1].image, alone[n % 3][1].image)
 
 
 # Which pairs ----------------------------------------------------------------------------------------------------------

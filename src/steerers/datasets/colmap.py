@@ -37,7 +37,6 @@ from steerers.datasets.pairs import (
     points_in_views,
     uniforms,
 )
-from steerers.datasets.photometric import relight
 from steerers.datasets.photos import Photo, PhotoStore, few, held_out
 from steerers.datasets.reconstruction import (
     MAX_ANGLE,
@@ -50,7 +49,7 @@ from steerers.datasets.reconstruction import (
     read_colmap_depth,
     scene_folders,
 )
-from steerers.datasets.views import Views, draw_homographies, render_views, rotations_about_middle
+from steerers.datasets.views import Views, draw_homographies, relight, render_views, rotations_about_middle
 from steerers.geometry import Size, scaling, transform_points
 from steerers.images.load import load_image, to_uint8
 

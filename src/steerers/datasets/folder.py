@@ -19,9 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steerers.datasets.pairs import PairBatch, ViewWarp, check_options, mix, uniforms
-from steerers.datasets.photometric import relight
 from steerers.datasets.photos import PhotoStore, held_out
-from steerers.datasets.views import Views, draw_homographies, is_range, render_views
+from steerers.datasets.views import Views, draw_homographies, is_range, relight, render_views
 from steerers.geometry import Size
 
 _FOCUS, _LAID = 5, 6  # streams of a seed

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from steerers.datasets.depth import DepthCamera, DepthWarp
 from steerers.datasets.pairs import PairBatch, ViewWarp, mix, points_in_views, uniforms
-from steerers.datasets.photometric import relight
 from steerers.datasets.photos import few
 from steerers.datasets.scene_info import (
     Split,
@@ -34,7 +33,7 @@ from steerers.datasets.scene_info import (
     scenes_of,
     weigh_pairs,
 )
-from steerers.datasets.views import Views, fit_view, render_views
+from steerers.datasets.views import Views, fit_view, relight, render_views
 from steerers.geometry import scaling, transform_points
 from steerers.images.load import load_image, to_uint8
 from steerers.viz.progress import progress

@@ -97,10 +97,12 @@ class Reconstruction:
         cameras = [model.cameras[image.camera_id] for image in images]
         point_ids = np.array(sorted(model.point3D_ids()), dtype=np.int64)
         observed = [_observations(image, point_ids) for image in images]
+        K = np.array([camera.calibration_matrix() for camera in cameras], np.float64).reshape(-1, 3, 3)
+        K[:, :2, 2] -= 0.5  # from COLMAP's pixels
         return cls(
             names=tuple(str(image.name) for image in images),
             sizes=np.array([(camera.width, camera.height) for camera in cameras], np.int64).reshape(-1, 2),
-            K=np.array([_intrinsics(camera) for camera in cameras], np.float64).reshape(-1, 3, 3),
+            K=K,
             distorted=np.array([not camera.is_undistorted() for camera in cameras], np.bool_),
             poses=np.array([image.cam_from_world().matrix() for image in images], np.float64).reshape(-1, 3, 4),
             starts=np.cumsum([0, *(len(tracks) for _, tracks in observed)], dtype=np.int64),
@@ -148,13 +150,6 @@ def _check_whole(path: Path, head: struct.Struct) -> None:
         position = -1
     if position != len(data):
         raise ValueError(f"{path}: a damaged file of a COLMAP model: it is cut off, or not what its name says")
-
-
-def _intrinsics(camera: Any) -> NDArray[np.float64]:
-    """(3, 3), for pixels with the centre of the top-left one at (0, 0)."""
-    K = np.array(camera.calibration_matrix(), np.float64)
-    K[:2, 2] -= 0.5
-    return K
 
 
 def _observations(image: Any, point_ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -19,9 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steerers.datasets.pairs import ViewWarp, check_options, correspondences, generator_of, mix
-from steerers.datasets.photometric import relight
 from steerers.datasets.photos import find_images
-from steerers.datasets.views import Views, draw_homographies, render_views
+from steerers.datasets.views import Views, draw_homographies, relight, render_views
 from steerers.images.load import ImageError, ImageSource, load_image
 from steerers.models.base import Descriptor, Detector
 from steerers.steering.equivariance import Describer, describe_image
@@ -335,12 +334,10 @@ def _matched(examples: Sequence[Described], order: int) -> tuple[Tensor, Tensor]
             continue
         _, i, j = pair.matches.unbind(dim=1)
         first, second = pair.first[0, i].double(), pair.second[0, j].double()
-        if nearest % order == 1:
-            rotated.append(second)
-            target.append(first)
-        if -nearest % order == 1:
-            rotated.append(first)
-            target.append(second)
+        for steps, before, after in ((nearest, second, first), (-nearest, first, second)):
+            if steps % order == 1:
+                rotated.append(before)
+                target.append(after)
     if not rotated:
         raise ValueError("no example shows the smallest rotation of the group: use more pairs or rotations")
     return torch.cat(rotated), torch.cat(target)

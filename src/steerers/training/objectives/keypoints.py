@@ -75,9 +75,9 @@ def without_margin(batch: PairBatch, margin: int) -> PairBatch:
 
 def _warp_all(batch: PairBatch, side: int) -> tuple[Tensor, Tensor]:
     """(B, H * W, 2) where all pixels of a view go, and (B, H, W) whether they are of the photograph and seen there."""
-    masks, others = (batch.masks0, batch.masks1)[:: 1 - 2 * side]
+    masks, others = (batch.masks1, batch.masks0) if side else (batch.masks0, batch.masks1)
     grid = pixel_grid(len(batch), masks.shape[1], masks.shape[2], masks.device)
-    moved, seen = (batch.warp.forward, batch.warp.backward)[side](grid)
+    moved, seen = batch.warp.backward(grid) if side else batch.warp.forward(grid)
     return moved, (seen & covered(others, moved)).view_as(masks) & masks
 
 
@@ -91,9 +91,8 @@ def keypoint_terms(
     log1 = logits1.float() - _log_sum(logits1, seen1 | ~batch.masks1)
     with torch.no_grad():
         prior0, prior1 = _priors(batch, options, progress)
-        xy, real = joint_targets(
-            log0 + prior0, look_up(log1 + prior1, moved0).view_as(log0), seen0, options.most, options.suppress
-        )
+        moved_log1 = look_up(log1 + prior1, moved0).view_as(log0)
+        xy, real = joint_targets(log0 + prior0, moved_log1, seen0, options.most, options.suppress)
         allowed = (seen0.flatten(1).sum(dim=1) / options.area).ceil()  # (B,)
         real = real & (torch.arange(xy.shape[1], device=xy.device) < allowed[:, None])
     there, seen = batch.warp.forward(xy.float())
@@ -113,19 +112,18 @@ def _log_sum(logits: Tensor, counted: Tensor) -> Tensor:
 
 
 def _priors(batch: PairBatch, options: KeypointOptions, progress: float) -> tuple[Tensor, Tensor]:
-    zero = torch.zeros((), device=batch.images0.device)
+    """What is added to the log-probabilities of both views."""
     if options.prior == "sfm":
         points = batch.anchors if batch.detections is None else batch.detections
         if points is None:
             raise ValueError("the prior 'sfm' needs points of a reconstruction: use COLMAP, or MegaDepth's detections")
-        sides = zip(points, (batch.masks0, batch.masks1), strict=True)
-        splatted = [options.prior_weight * splat(side, masks) for side, masks in sides]
-        return splatted[0], splatted[1]
+        weight = options.prior_weight
+        return weight * splat(points[0], batch.masks0), weight * splat(points[1], batch.masks1)
     weight = options.prior_weight * max(0.0, 1 - progress / max(options.prior_until, 1e-9))
     if options.prior == "none" or weight == 0:
-        return zero, zero
-    corners = [weight * (corner_response(i) + 1e-6).log() for i in (batch.images0, batch.images1)]
-    return corners[0], corners[1]
+        return torch.zeros(()).to(batch.images0), torch.zeros(()).to(batch.images1)
+    corners0, corners1 = (corner_response(images) for images in (batch.images0, batch.images1))
+    return weight * (corners0 + 1e-6).log(), weight * (corners1 + 1e-6).log()
 
 
 def splat(points: Tensor, masks: Tensor) -> Tensor:
