@@ -224,12 +224,6 @@ def warp(scene: Scene, source: Camera, target: Camera, xy: ArrayLike) -> tuple[A
     return project(target, points)[0], seen
 
 
-def relative_pose(source: Camera, target: Camera) -> tuple[Array, Array]:
-    """``R`` and ``t`` of ``X_target = R X_source + t``."""
-    R = target.R @ source.R.T
-    return R, target.t - R @ source.t
-
-
 def cameras_around(
     count: int, *, target: ArrayLike = (0, 0.2, 2), radius: float = 5.5, spread: float = 0.6, seed: int = 0, **how: Any
 ) -> Sequence[Camera]:

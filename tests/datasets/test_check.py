@@ -74,7 +74,7 @@ def test_reconstructions_are_counted_and_the_quick_check_opens_no_photograph(tmp
 
 def test_a_scene_of_which_training_would_take_no_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_scene(tmp_path)
-    monkeypatch.setattr("steerers.datasets.check.MIN_SHARED", 10_000)
+    monkeypatch.setattr("steerers.datasets.reconstruction.MIN_SHARED", 10_000)
     report = check_data(tmp_path)
     assert report.counts["pairs"] == 0
     assert "training takes none of its" in report.problems[0].what

@@ -9,24 +9,26 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import PIL.Image
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from datasets.scenes import Scene, cameras_around, render, warp
 from datasets.workspaces import CAMERAS, NAMES, SCENE, rotation_between, write_scene
 from helpers import EXAMPLES
+from steerers.datasets import colmap, reconstruction
 from steerers.datasets.check import check_data
-from steerers.datasets.colmap import Colmap, export
+from steerers.datasets.colmap import Colmap, TrackWarp, aim, export
 from steerers.datasets.pairs import PairBatch, correspondences, covered
-from steerers.datasets.photos import PhotoStore
+from steerers.datasets.photos import PhotoStore, held_out
 from steerers.datasets.reconstruction import TRACKS, Reconstruction
-from steerers.datasets.views import Views
-from steerers.geometry import transform_points
+from steerers.datasets.views import Views, draw_homographies
+from steerers.geometry import rotation, transform_points
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -132,7 +134,7 @@ def test_batches_are_dense_only_if_every_photograph_of_the_source_has_a_depth_ma
     deep = [k for k in range(len(partly)) if NAMES[0] not in partly.names(k)]
     assert deep
     read = [partly.read(k) for k in deep]
-    assert all(camera.depth is not None for pair in read for camera in pair.cameras)
+    assert all(side.camera.depth is not None for pair in read for side in pair.sides)
     still = torch.zeros(len(deep), dtype=torch.float64)
     assert not partly.make(read, still, still, deep, CPU).dense
     assert not batch_of(partly).dense
@@ -177,8 +179,8 @@ def test_batches_follow_from_seeds_alone(source: Colmap) -> None:
     assert not torch.equal(other.images0, whole.images0)
 
 
-def test_anchors_are_few_and_seen(root: Path) -> None:
-    source = Colmap(root, views=VIEWS, anchors=8)
+def test_anchors_are_few_and_seen(source: Colmap, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(colmap, "ANCHORS", 8)
     batch = batch_of(source)
     assert batch.anchors is not None
     for ends, masks in zip(batch.anchors, (batch.masks0, batch.masks1), strict=True):
@@ -193,12 +195,12 @@ def test_detections_are_all_observations_of_each_photograph(source: Colmap) -> N
     batch = batch_of(source)
     assert batch.detections is not None
     assert batch.anchors is not None
-    reconstruction = source.scenes[0].reconstruction
+    scene = source.scenes[0].reconstruction
     for side, found in enumerate(batch.detections):
         maps = (batch.warp.from_photos0, batch.warp.from_photos1)[side]
         for index in range(len(source)):
-            n = reconstruction.names.index(source.names(index)[1 + side])
-            stored = torch.from_numpy(reconstruction.xy[reconstruction.starts[n] : reconstruction.starts[n + 1]])
+            n = scene.names.index(source.names(index)[1 + side])
+            stored = torch.from_numpy(scene.xy[scene.starts[n] : scene.starts[n + 1]])
             expected = transform_points(maps[index], stored.double()).float()
             torch.testing.assert_close(found[index, : len(stored)], expected, atol=1e-3, rtol=1e-5)
             assert bool(found[index, len(stored) :].isnan().all())
@@ -206,35 +208,69 @@ def test_detections_are_all_observations_of_each_photograph(source: Colmap) -> N
             anchors = anchors[anchors.isfinite().all(dim=1)]
             nearest = torch.cdist(anchors.double(), expected.double()).amin(dim=1)
             assert float(nearest.max()) < 1e-2  # tracks that both show are among them
-            assert len(stored) > len(source.read(index).points[side])
+            assert len(stored) > len(source.read(index).sides[side].points)
 
 
-def test_photometric_overrides_the_views(root: Path, source: Colmap) -> None:
-    lit = batch_of(Colmap(root, views=VIEWS, photometric=1.0))
-    torch.testing.assert_close(lit.masks0, batch_of(source).masks0)
-    assert not torch.allclose(lit.images0, batch_of(source).images0, atol=0.02)
+# Tracks between views -------------------------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 10_000), angle=st.floats(-3, 3), scale=st.floats(0.5, 2))
+def test_track_warp_goes_there_and_back(seed: int, angle: float, scale: float, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    points = 40 * torch.stack(torch.meshgrid(torch.arange(5.0), torch.arange(4.0), indexing="xy"), -1).view(1, -1, 2)
+    linear = (scale * rotation(angle))[None].to(dtype)
+    points0 = points.to(dtype)
+    points1 = (points0 @ linear.mT)[:, torch.randperm(20, generator=generator)]  # tracks need not follow one map
+    gone = torch.full((1, 3, 2), math.nan, dtype=dtype)
+    tracks = TrackWarp(torch.cat([points0, gone], 1), torch.cat([points1, gone], 1), linear, 2.0)
+    offsets = 3 * torch.rand(1, 20, 2, generator=generator, dtype=dtype) - 1.5
+    moved, seen = tracks.forward(points0 + offsets)
+    torch.testing.assert_close(seen, offsets.norm(dim=-1) <= 2)
+    torch.testing.assert_close(moved[seen], (points1 + offsets @ linear.mT)[seen], atol=1e-3, rtol=0)
+    near = (moved - points1).norm(dim=-1) <= 1.99
+    back, known = tracks.backward(moved)
+    assert bool(known[near].all())
+    torch.testing.assert_close(back[near], (points0 + offsets)[near], atol=1e-3, rtol=0)
+
+
+def test_track_warp_knows_nothing_without_tracks_or_points() -> None:
+    empty = TrackWarp(torch.zeros(2, 0, 2), torch.zeros(2, 0, 2), torch.eye(2).expand(2, 2, 2), 3.0)
+    assert not empty.forward(torch.zeros(2, 5, 2))[1].any()
+    one = TrackWarp(torch.zeros(1, 1, 2), torch.ones(1, 1, 2), torch.eye(2)[None], 3.0)
+    _, seen = one.forward(torch.tensor([[[math.nan, 0.0], [0.0, 1.0], [9.0, 9.0]]]))
+    assert seen.tolist() == [[False, True, False]]
+    assert one.forward(torch.zeros(1, 0, 2))[0].shape == (1, 0, 2)
+
+
+@given(seed=st.integers(0, 10_000), x=st.floats(0, 299), y=st.floats(0, 199))
+def test_aimed_views_look_at_their_targets_from_within(seed: int, x: float, y: float) -> None:
+    views = Views(size=64, scale=(0.9, 1.3), perspective=0.05)
+    maps = draw_homographies([(300, 200)], views, [seed])
+    aimed = aim(maps, [(300, 200)], torch.tensor([[x, y]]), 64, [seed])
+    corners = torch.tensor([[[0.0, 0], [63, 0], [63, 63], [0, 63]]], dtype=torch.float64)
+    placed = transform_points(torch.linalg.inv(aimed), corners)
+    assert bool((placed > -1e-6).all())
+    assert bool((placed < placed.new_tensor([299, 199]) + 1e-6).all())
+    if 60 < x < 240 and 60 < y < 140:
+        seen = transform_points(aimed, torch.tensor([[[x, y]]], dtype=torch.float64))
+        assert bool(((seen > 0) & (seen < 63)).all())
+    shape = transform_points(torch.linalg.inv(maps), corners)
+    torch.testing.assert_close(placed - placed.mean(1), shape - shape.mean(1))  # only moved
 
 
 # Pairs and their weights ----------------------------------------------------------------------------------------------
 
 
-def test_options_choose_pairs(root: Path, source: Colmap) -> None:
-    pairs = source.pairs[0]
-    fewer = Colmap(root, views=VIEWS, min_shared=int(np.median(pairs.shared)) + 1)
-    assert 0 < len(fewer) < len(source)
-    narrow = Colmap(root, views=VIEWS, angles=(0, float(np.median(pairs.angles))))
-    assert 0 < len(narrow) < len(source)
-    with pytest.raises(ValueError, match="no two photographs share 9999 tracks"):
-        Colmap(root, views=VIEWS, min_shared=9999)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("min_shared", 1), ("angles", (5.0, 1.0)), ("min_agreement", 2.0), ("radius", 0.0), ("anchors", -1)],
-)
-def test_wrong_options_are_named(root: Path, option: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=option):
-        Colmap(root, views=VIEWS, **{option: value})
+@pytest.mark.parametrize(("limit", "of"), [("MIN_SHARED", "shared"), ("MAX_ANGLE", "angles")])
+def test_far_and_wide_pairs_are_left_out(
+    root: Path, source: Colmap, limit: str, of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    middle = np.median(getattr(source.pairs[0], of))
+    monkeypatch.setattr(reconstruction, limit, middle + (limit == "MIN_SHARED"))
+    assert 0 < len(Colmap(root, views=VIEWS)) < len(source)
+    monkeypatch.setattr(reconstruction, limit, 9999 if limit == "MIN_SHARED" else -1)
+    with pytest.raises(ValueError, match="no two photographs share 30 tracks at an angle of 0 to 60 degrees"):
+        Colmap(root, views=VIEWS)
 
 
 def test_several_scenes_weigh_by_the_root_of_their_pairs(tmp_path: Path, source: Colmap) -> None:
@@ -251,20 +287,14 @@ def test_several_scenes_weigh_by_the_root_of_their_pairs(tmp_path: Path, source:
 
 
 def test_split_keeps_photographs_apart(source: Colmap) -> None:
-    fraction = next(f for f in np.linspace(0.05, 0.95, 19) if 0 < sum(_out(name, f) for name in NAMES) < 3)
+    fraction = next(f for f in np.linspace(0.05, 0.95, 19) if 0 < sum(held_out(name, f) for name in NAMES) < 3)
     train, test = source.split(float(fraction))
     assert len(train) + len(test) == len(source)
-    assert not any(_out(name, fraction) for k in range(len(train)) for name in train.names(k)[1:])
-    assert all(any(_out(name, fraction) for name in test.names(k)[1:]) for k in range(len(test)))
+    assert not any(held_out(name, fraction) for k in range(len(train)) for name in train.names(k)[1:])
+    assert all(any(held_out(name, fraction) for name in test.names(k)[1:]) for k in range(len(test)))
     assert len(train.weights) == len(train)
     with pytest.raises(ValueError, match="fraction"):
         source.split(0.0)
-
-
-def _out(name: str, fraction: float) -> bool:
-    from steerers.datasets.photos import held_out
-
-    return held_out(name, float(fraction))
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
@@ -338,7 +368,7 @@ def test_images_and_depths_may_lie_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "scene" / "images").rename(tmp_path / "photos")
     (tmp_path / "scene" / "stereo" / "depth_maps").rename(tmp_path / "depths")
     source = Colmap(tmp_path / "scene", images=tmp_path / "photos", depths=tmp_path / "depths", views=VIEWS)
-    assert source.read(0).cameras[0].depth is not None
+    assert source.read(0).sides[0].camera.depth is not None
     with pytest.raises(ValueError, match="nowhere: no such folder of depth maps"):
         Colmap(tmp_path / "scene", images=tmp_path / "photos", depths=tmp_path / "nowhere", views=VIEWS)
 

@@ -1,4 +1,4 @@
-"""Pairs of views from photographs."""
+"""Pairs of views from photographs, and from photographs laid side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers import seeds
-from steerers.datasets.folder import Photographs
+from steerers.datasets.folder import MosaicOptions, Mosaics, Photographs
 from steerers.datasets.pairs import PairBatch, Rotations, ViewWarp, correspondences, draw_rotations
 from steerers.datasets.photos import PhotoStore, held_out
 from steerers.datasets.views import Views
@@ -32,12 +32,16 @@ def smooth(width: int, height: int, seed: int) -> Tensor:
     return (fine.clamp(0, 1) * 255).round().to(torch.uint8)
 
 
-def store_of(sizes: list[tuple[int, int]]) -> PhotoStore:
-    photos = [smooth(*size, seed=k) for k, size in enumerate(sizes)]
-    return PhotoStore(torch.cat([photo.flatten() for photo in photos]), sizes, [f"{k}.jpg" for k in range(len(sizes))])
+def store_of(photos: list[Tensor]) -> PhotoStore:
+    sizes = [(int(photo.shape[2]), int(photo.shape[1])) for photo in photos]
+    return PhotoStore(torch.cat([photo.flatten() for photo in photos]), sizes, [f"{k}.jpg" for k in range(len(photos))])
 
 
-STORE = store_of(SIZES)
+def smooth_store(sizes: list[tuple[int, int]]) -> PhotoStore:
+    return store_of([smooth(*size, seed=k) for k, size in enumerate(sizes)])
+
+
+STORE = smooth_store(SIZES)
 
 
 def make(source: Photographs, indices: list[int], rotations: Rotations, own: list[int]) -> PairBatch:
@@ -107,17 +111,6 @@ def test_a_batch_in_parts_is_the_batch_at_once(seed: int, rotations: Rotations, 
             assert torch.equal(getattr(whole.warp, way)(xy)[k], torch.cat([one[k] for one in moved]))
 
 
-def test_what_is_drawn_follows_from_the_seed() -> None:
-    source = Photographs(STORE, Views(size=48))
-    state = torch.get_rng_state()
-    one, same, other = (make(source, [1], "none", [seed]) for seed in (3, 3, 4))
-    assert torch.equal(one.images0, same.images0)
-    assert torch.equal(one.images1, same.images1)
-    assert not torch.equal(one.images0, one.images1)
-    assert not torch.equal(one.images0, other.images0)
-    assert torch.equal(state, torch.get_rng_state())
-
-
 def test_masks_end_with_the_photograph_not_with_its_canvas() -> None:
     source = Photographs(STORE, Views(size=48, perspective=0.2))
     batch = make(source, [0, 1, 2, 3, 4], "SO2", [1, 2, 3, 4, 5])
@@ -132,15 +125,9 @@ def test_masks_end_with_the_photograph_not_with_its_canvas() -> None:
     assert not batch.masks0.all()
 
 
-def test_jointly_rotated_views_are_rotated_alike() -> None:
-    batch = make(Photographs(STORE, Views(size=48)), [0, 1, 2], "joint-SO2", [1, 2, 3])
-    assert not batch.angles.any()
-    assert bool((batch.rotations0 != 0).all())
-
-
 def test_views_of_a_pair_overlap() -> None:
     """Also of a photograph that is much larger than they are."""
-    source = Photographs(store_of([(500, 400)]), Views(size=40, scale=(0.8, 1.3), photometric=0.0))
+    source = Photographs(smooth_store([(500, 400)]), Views(size=40, scale=(0.8, 1.3), photometric=0.0))
     batch = make(source, [0] * 50, "none", list(range(50)))
     axis = torch.arange(40.0)
     pixels = torch.cartesian_prod(axis, axis).repeat(50, 1, 1)
@@ -163,7 +150,7 @@ def test_keypoints_on_the_same_spots_correspond() -> None:
 
 
 def test_the_split_goes_by_the_names() -> None:
-    store = store_of([(40, 40)] * 60)
+    store = smooth_store([(40, 40)] * 60)
     train, test = Photographs.split(store, Views(size=32), 0.2)
     names = [[store.names[source.read(k)] for k in range(len(source))] for source in (train, test)]
     assert sorted(names[0] + names[1]) == sorted(store.names)
@@ -182,9 +169,7 @@ def test_a_handful_of_photographs_holds_out_the_last(fraction: float) -> None:
 
 def test_too_few_photographs_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 2 photographs, one of them to be held out, got 1"):
-        Photographs.split(store_of([(40, 40)]), Views(size=32), 0.1)
-    with pytest.raises(ValueError, match="there are no photographs to draw pairs from"):
-        Photographs(STORE, Views(size=32), [])
+        Photographs.split(smooth_store([(40, 40)]), Views(size=32), 0.1)
 
 
 def test_a_chosen_few_are_the_pairs() -> None:
@@ -194,3 +179,89 @@ def test_a_chosen_few_are_the_pairs() -> None:
     same = make(Photographs(STORE, source.views), [2], "none", [9])
     assert torch.equal(batch.images0, same.images0)
     assert math.isclose(float(batch.angles[0]), 0.0)
+
+
+# Mosaics --------------------------------------------------------------------------------------------------------------
+
+SMALL_SIZES = [(40, 30), (30, 50), (32, 32), (64, 40), (33, 47), (50, 50)]
+SMALL = smooth_store(SMALL_SIZES)
+GREYS = store_of([torch.full((3, h, w), 40 * k + 20, dtype=torch.uint8) for k, (w, h) in enumerate(SMALL_SIZES)])
+"""Each of one grey, which tells where it lies in a mosaic."""
+
+
+def test_a_mosaic_holds_the_photograph_and_chosen_others() -> None:
+    source = Mosaics(Photographs(GREYS, Views(size=32), [1, 2, 4]), MosaicOptions(fraction=1.0, side=2, cell=24))
+    members = source._members([source.read(k) for k in range(3)], [7, 8, 9])
+    assert members.shape == (3, 2, 2)
+    assert set(members.flatten().tolist()) <= {1, 2, 4}
+    for mosaic, asked in zip(members, (1, 2, 4), strict=True):
+        assert asked in mosaic
+    laid = source._lay(members, CPU)
+    assert laid.shape == (3, 3, 48, 48)
+    expected = (40 * members + 20).repeat_interleave(24, 1).repeat_interleave(24, 2)
+    assert torch.equal(laid, expected[:, None].expand(-1, 3, -1, -1).to(torch.uint8))
+
+
+def test_where_it_is_laid_varies_and_follows_from_the_seed() -> None:
+    source = Mosaics(Photographs(GREYS, Views(size=32), [1, 2, 3]), MosaicOptions(fraction=1.0, side=3, cell=24))
+    first = source._members([0] * 40, list(range(40)))
+    assert torch.equal(first, source._members([0] * 40, list(range(40))))
+    places = {int((mosaic == 0).flatten().nonzero()) for mosaic in first}
+    assert len(places) == 9
+
+
+def test_a_cell_is_the_middle_of_a_photograph() -> None:
+    """Of a ramp along the long side the middle is kept; the short side fits exactly."""
+    ramp = torch.arange(96, dtype=torch.uint8).expand(3, 48, 96)
+    source = Mosaics(Photographs(store_of([ramp, ramp]), Views(size=32)), MosaicOptions(fraction=1.0, cell=24))
+    cell = source._cut(0)
+    assert cell.shape == (3, 24, 24)
+    middle = (torch.arange(24) * 2 + 24.5)[None, None].expand(3, 24, 24)
+    assert float((cell.float() - middle).abs().max()) <= 1.0
+
+
+def test_views_shrink_more_than_a_photograph_allows() -> None:
+    """Photographs of 50 pixels cannot fill a view of 64 at a zoom of 0.5; mosaics of nine do."""
+    views = Views(size=64, scale=(0.5, 0.5), perspective=0.0, photometric=0.0)
+    photographs = Photographs(SMALL, views)
+    mosaics = Mosaics(photographs, MosaicOptions(fraction=1.0, side=3, cell=48, scale=(0.5, 0.5)))
+    alone = photographs.make([0, 1, 2], torch.zeros(3), torch.zeros(3), [3, 4, 5], CPU)
+    together = mosaics.make([0, 1, 2], torch.zeros(3), torch.zeros(3), [3, 4, 5], CPU)
+    zoom_alone, zoom = (torch.linalg.det(batch.warp.from_photos0[:, :2, :2]).sqrt() for batch in (alone, together))
+    assert float(zoom_alone.min()) > 1.2
+    torch.testing.assert_close(zoom, torch.full((3,), 0.5, dtype=torch.float64))
+    assert bool(together.masks0.all())
+
+
+def test_both_views_of_a_mosaic_show_the_same_where_the_warp_says() -> None:
+    views = Views(size=64, tilt=1.5, perspective=0.1, photometric=0.0)
+    source = Mosaics(Photographs(SMALL, views), MosaicOptions(fraction=1.0, side=3, cell=96, scale=(0.5, 1.5)))
+    batch = make(source, [0, 1, 5], "SO2", [11, 12, 13])
+    axis = torch.arange(2.0, 63.0, 3.0)
+    xy = torch.cartesian_prod(axis, axis).repeat(3, 1, 1)  # (B, N, 2)
+    there, seen = batch.warp.forward(xy)
+    again = sample(batch.images1, there.nan_to_num().float())
+    difference = (sample(batch.images0, xy) - again).abs().amax(dim=1)[seen]  # (K,)
+    assert seen.sum() > 100
+    assert float(difference.median()) < 0.02
+    assert float((difference < 0.1).float().mean()) > 0.9  # the rest lies where photographs meet
+
+
+def test_lengths_and_weights_are_those_of_the_photographs() -> None:
+    source = Mosaics(Photographs(SMALL, Views(size=32), [0, 2]), MosaicOptions(fraction=0.5))
+    assert (len(source), source.read(1), source.weights) == (2, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fraction": 1.5}, "fraction must be in"),
+        ({"side": 0}, "side must be at least 1"),
+        ({"cell": 8}, "cell must be at least 16"),
+        ({"scale": (0.0, 1.0)}, "scale must be a range"),
+        ({"scale": (1.0, 0.5)}, "scale must be a range"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MosaicOptions(**options)  # type: ignore[arg-type]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from datasets.scenes import (
     cast,
     look_at,
     project,
+    save_scene_info,
     street,
     unproject,
     visible,
@@ -30,10 +30,10 @@ from datasets.scenes import (
     write_detections,
     write_megadepth,
 )
+from steerers.datasets import megadepth
 from steerers.datasets.megadepth import MegaDepth, read_depth
-from steerers.datasets.pairs import PairBatch, PairSource, ViewWarp
-from steerers.datasets.rng import mix
-from steerers.datasets.scene_info import detections_path, read_detections, read_scene_info
+from steerers.datasets.pairs import PairBatch, PairSource, ViewWarp, mix
+from steerers.datasets.scene_info import detections_path, read_detections
 from steerers.datasets.views import Views
 from steerers.geometry import scaling, to_normalised, transform_points
 
@@ -115,7 +115,7 @@ def test_warps_between_rotated_views_are_exact_to_a_tenth_of_a_pixel(
     root: Path, rotations: tuple[float, float]
 ) -> None:
     """Against the geometry that the photographs were made from, both ways, occlusion included."""
-    source = MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0])
+    source = MegaDepth(root, views=VIEWS)
     scene, photographed = SCENES["0001"], cameras("0001")
     assert len(source) == 3
     batch = make(source, rotations)
@@ -155,7 +155,7 @@ def _hidden(scene: Scene, here: Camera, there: Camera, xy: Array) -> np.ndarray[
 @pytest.mark.parametrize("rotations", [(0.0, 0.0), (math.pi / 2, math.pi), (1.0, 2.5)])
 def test_warped_points_have_the_same_colour(root: Path, rotations: tuple[float, float]) -> None:
     """Pictures and warp agree: the maps between photographs and views are those that the views were made with."""
-    source = MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0])
+    source = MegaDepth(root, views=VIEWS)
     batch = make(source, rotations)
     xy = torch.rand(3, 3000, 2, generator=torch.Generator().manual_seed(1)) * (VIEWS.size - 1)
     moved, seen = batch.warp.forward(xy)
@@ -169,7 +169,7 @@ def test_warped_points_have_the_same_colour(root: Path, rotations: tuple[float, 
 
 
 def test_nothing_outside_the_photographs_is_valid(root: Path) -> None:
-    source = MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0])
+    source = MegaDepth(root, views=VIEWS)
     batch = make(source, (0.5, 1.5))
     axis = torch.arange(VIEWS.size, dtype=torch.float32)
     xy = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), dim=-1).view(1, -1, 2).expand(len(source), -1, -1)
@@ -184,7 +184,7 @@ def test_nothing_outside_the_photographs_is_valid(root: Path) -> None:
 
 def test_depth_is_thinned_to_the_views_not_beyond(root: Path) -> None:
     """A depth map keeps at least the resolution of its view."""
-    source = MegaDepth(root, views=Views(size=96, photometric=0.0), scenes=["0001"], min_overlaps=[0.0])
+    source = MegaDepth(root, views=Views(size=96, photometric=0.0))
     first, second = source.read(0)
     for photograph, stored in ((first, 320), (second, 334)):
         depth = photograph.camera.depth
@@ -197,7 +197,7 @@ def test_depth_is_thinned_to_the_views_not_beyond(root: Path) -> None:
 
 
 def test_the_source_answers_the_protocol(root: Path) -> None:
-    source: PairSource = MegaDepth(root, views=VIEWS, min_overlaps=[0.0])
+    source: PairSource = MegaDepth(root, views=VIEWS)
     batch = source.make([source.read(0)], torch.zeros(1), torch.ones(1), [3], CPU)
     assert len(batch) == 1
     assert batch.images0.shape == batch.images1.shape == (1, 3, 160, 160)
@@ -210,7 +210,7 @@ def test_the_source_answers_the_protocol(root: Path) -> None:
 
 
 def test_all_that_is_drawn_follows_from_the_seeds(root: Path) -> None:
-    source = MegaDepth(root, views=Views(size=96, photometric=0.7), scenes=["0001"], min_overlaps=[0.0])
+    source = MegaDepth(root, views=Views(size=96, photometric=0.7))
     read = [source.read(index) for index in range(3)]
     rotations = torch.tensor([0.0, 0.5, 2.0], dtype=torch.float64)
     whole = source.make(read, rotations, rotations, [5, 6, 7], CPU)
@@ -224,10 +224,11 @@ def test_all_that_is_drawn_follows_from_the_seeds(root: Path) -> None:
         assert torch.equal(part.masks1, whole.masks1[n : n + 1])
 
 
-def test_views_are_shaken_by_whole_pixels(root: Path) -> None:
-    source = MegaDepth(root, views=VIEWS, scenes=["0015"], min_overlaps=[0.0], shake=5)
-    still = MegaDepth(root, views=VIEWS, scenes=["0015"], min_overlaps=[0.0], shake=0)
-    fixed = make(still).warp
+def test_views_are_shaken_by_whole_pixels(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = MegaDepth(root, views=VIEWS, split="test")
+    monkeypatch.setattr(megadepth, "SHAKE", 0)
+    fixed = make(source).warp
+    monkeypatch.setattr(megadepth, "SHAKE", 5)
     shifts = []
     for seed in range(12):
         shaken = make(source, seed=seed).warp
@@ -242,42 +243,34 @@ def test_views_are_shaken_by_whole_pixels(root: Path) -> None:
     assert 2 < float(drawn.abs().max()) < 5.1
 
 
-def test_threads_may_read_at_once(root: Path) -> None:
-    source = MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0])
-    alone = [source.read(index) for index in range(3)]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(source.read, [0, 1, 2] * 4))
-    for n, pair in enumerate(together):
-        assert torch.equal(pair[1].image, alone[n % 3][1].image)
-
-
 # Which pairs ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_source_holds_the_pairs_that_overlap(root: Path) -> None:
-    overlaps = read_scene_info(root / "prep_scene_info" / "0001.npy").overlaps
-    assert 0.05 < overlaps.min() < overlaps.max() < 0.95
-    limit = float(np.sort(overlaps)[-2])
-    source = MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[limit])
-    assert len(source) == 1
-    both = MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0, limit])
-    assert len(both) == 3
-    assert sorted(both.weights.tolist()) == pytest.approx([3**-0.75, 3**-0.75, 3**-0.75 + 1])
+def test_the_source_holds_the_pairs_that_overlap(root: Path, copy: Path) -> None:
+    path = root / "prep_scene_info" / "0001.npy"
+    values = np.load(path, allow_pickle=True).item()
+    assert 0.05 < values["overlaps"].min() < values["overlaps"].max() < 0.95
+    for overlaps, weights in (([0.4, 0.2, 0.005], [2.0**-0.75 + 1, 2.0**-0.75]), ([0.1, 0.1, 0.1], [3**-0.75] * 3)):
+        save_scene_info(copy, "0001", values | {"overlaps": np.array(overlaps)})
+        assert MegaDepth(copy, views=VIEWS).weights.tolist() == pytest.approx(weights)
+    save_scene_info(copy, "0001", values | {"overlaps": np.zeros(3)})
     with pytest.raises(ValueError, match="no pair of 0001 overlaps enough"):
-        MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.99])
+        MegaDepth(copy, views=VIEWS)
 
 
-def test_splits_of_the_source(root: Path) -> None:
-    assert [info.name for info in MegaDepth(root).scenes] == ["0001"]
-    assert [info.name for info in MegaDepth(root, split="test").scenes] == ["0015"]
-    assert [info.name for info in MegaDepth(root, split="all").scenes] == ["0001", "0015"]
+def test_splits_of_the_source(root: Path, copy: Path) -> None:
+    assert [info.name for info in MegaDepth(root, views=VIEWS).scenes] == ["0001"]
+    assert [info.name for info in MegaDepth(root, views=VIEWS, split="test").scenes] == ["0015"]
+    (copy / "prep_scene_info" / "0015.npy").unlink()
+    with pytest.raises(ValueError, match="has no scene of the split 'test'; it has 0001"):
+        MegaDepth(copy, views=VIEWS, split="test")
 
 
 # What is broken -------------------------------------------------------------------------------------------------------
 
 
 def test_missing_and_broken_files_are_named(copy: Path) -> None:
-    source = MegaDepth(copy, views=VIEWS, scenes=["0001"], min_overlaps=[0.0])
+    source = MegaDepth(copy, views=VIEWS)
     image = copy / "Undistorted_SfM/0001/images/0.jpg"
     depth = copy / "phoenix/S6/zl548/MegaDepth_v1/0001/dense0/depths/1.h5"
     kept = image.read_bytes(), depth.read_bytes()
@@ -309,22 +302,6 @@ def test_depth_maps_without_the_dataset_or_of_a_wrong_shape_are_named(tmp_path: 
             read_depth(tmp_path / "a.h5")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"scenes": ["0001", "0777"]}, "has no scene 0777; it has 0001, 0015"),
-        ({"split": "val"}, "unknown split 'val'"),
-        ({"tolerance": 0.0}, "tolerance must be between 0 and 1"),
-        ({"shake": -1}, "shake must be at least 0 pixels, got -1"),
-        ({"max_pairs": 0}, "max_pairs must be at least 1, got 0"),
-        ({"min_overlaps": []}, "min_overlaps must name at least one overlap"),
-    ],
-)
-def test_wrong_options_are_refused(root: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        MegaDepth(root, **options)
-
-
 # Points of the reconstructions ----------------------------------------------------------------------------------------
 
 PAIRS = ((0, 1), (0, 2), (1, 2))
@@ -342,7 +319,7 @@ def points(root: Path) -> Array:
 def test_points_lie_in_the_views_where_the_geometry_says(
     root: Path, points: Array, rotations: tuple[float, float]
 ) -> None:
-    batch = make(MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0], detections=True), rotations)
+    batch = make(MegaDepth(root, views=VIEWS, detections=True), rotations)
     assert isinstance(batch.warp, ViewWarp)
     assert batch.detections is not None
     maps = (batch.warp.from_photos0, batch.warp.from_photos1)
@@ -361,7 +338,7 @@ def test_points_lie_in_the_views_where_the_geometry_says(
 
 def test_points_that_both_views_show_are_where_the_warp_takes_them(root: Path, points: Array) -> None:
     """Half a pixel of COLMAP's would show here."""
-    batch = make(MegaDepth(root, views=VIEWS, scenes=["0001"], min_overlaps=[0.0], detections=True), (1.0, 2.0))
+    batch = make(MegaDepth(root, views=VIEWS, detections=True), (1.0, 2.0))
     assert batch.detections is not None
     moved, seen = batch.warp.forward(batch.detections[0])
     for n, pair in enumerate(PAIRS):
@@ -375,17 +352,17 @@ def test_points_that_both_views_show_are_where_the_warp_takes_them(root: Path, p
 @pytest.mark.usefixtures("points")
 def test_points_are_read_only_if_they_are_wanted(copy: Path) -> None:
     shutil.rmtree(copy / "prep_scene_info" / "detections")
-    source = MegaDepth(copy, views=VIEWS, min_overlaps=[0.0])
+    source = MegaDepth(copy, views=VIEWS)
     assert make(source).detections is None
     assert source.read(0)[0].detections is None
     with pytest.raises(ValueError, match=r"1 of 1 scenes have no points .*detections_0001.npy; .*prep_keypoints.py"):
-        MegaDepth(copy, views=VIEWS, min_overlaps=[0.0], detections=True)
+        MegaDepth(copy, views=VIEWS, detections=True)
 
 
 @pytest.mark.usefixtures("points")
 def test_a_photograph_may_have_no_points(copy: Path) -> None:
     change(copy, lambda values: values.update({1: np.zeros(0), 2: np.zeros((0, 3))}))
-    batch = make(MegaDepth(copy, views=VIEWS, min_overlaps=[0.0], detections=True))
+    batch = make(MegaDepth(copy, views=VIEWS, detections=True))
     assert batch.detections is not None
     assert batch.detections[0].isnan().flatten(1).all(dim=1).tolist() == [True, True, True]
     assert batch.detections[1].isnan().flatten(1).all(dim=1).tolist() == [True, False, False]
@@ -415,14 +392,6 @@ def change(root: Path, how: Callable[[dict[int, Any]], Any]) -> Path:
 def test_wrong_points_are_named(copy: Path, how: Callable[[dict[int, Any]], Any], message: str) -> None:
     path = change(copy, how)
     with pytest.raises(ValueError, match=message) as caught:
-        MegaDepth(copy, min_overlaps=[0.0], detections=True)
+        MegaDepth(copy, views=VIEWS, detections=True)
     assert str(path) in str(caught.value)
     assert list(read_detections(path, [1, 3])) == [1, 3]  # the others are good
-
-
-@pytest.mark.usefixtures("points")
-def test_a_damaged_file_is_named(copy: Path) -> None:
-    path = detections_path(copy, "0001")
-    path.write_bytes(path.read_bytes()[:300])
-    with pytest.raises(ValueError, match=r"detections_0001.npy: a damaged file of detections, or none"):
-        MegaDepth(copy, min_overlaps=[0.0], detections=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import get_args
@@ -13,10 +14,22 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers import randn, seeds
-from steerers.datasets.pairs import PairBatch, Rotations, ViewWarp, correspondences, covered, draw_rotations
+from steerers.datasets.pairs import (
+    PairBatch,
+    Rotations,
+    ViewWarp,
+    correspondences,
+    covered,
+    draw_rotations,
+    generator_of,
+    mix,
+    noise,
+    uniforms,
+)
 from steerers.datasets.views import Views, draw_homographies
 from steerers.geometry import quarter_turns, transform_points
 
+CPU = torch.device("cpu")
 SIZE = 64
 
 
@@ -73,11 +86,6 @@ def test_rotations_of_a_pair_follow_from_its_seed_alone(rows: list[int], rotatio
     parts = [draw_rotations(rotations, [seed]) for seed in rows]
     for side in (0, 1):
         assert torch.equal(whole[side], torch.cat([part[side] for part in parts]))
-
-
-def test_unknown_rotations_are_refused() -> None:
-    with pytest.raises(ValueError, match="unknown rotations 'C8'; use none, C4, SO2, joint-C4, joint-SO2"):
-        draw_rotations("C8", [1])  # type: ignore[arg-type]
 
 
 def test_the_angle_of_a_pair_takes_the_second_view_to_the_first() -> None:
@@ -245,3 +253,82 @@ def test_what_is_not_valid_is_never_chosen() -> None:
         assert correspondences(xy, xy, ViewWarp(identity, identity, *masks), 1.0).tolist() == [[0, 0, 0]]
     nowhere = ViewWarp(identity, identity, ~everywhere(1), ~everywhere(1))
     assert correspondences(xy, xy, nowhere, 1.0).shape == (0, 3)
+
+
+# Random numbers -------------------------------------------------------------------------------------------------------
+
+
+def test_different_parts_give_different_seeds() -> None:
+    """Also where they differ by zeros, by their number or by their order alone."""
+    parts = [p for length in range(1, 6) for p in itertools.product((0, 1, 2, 7), repeat=length)]
+    assert len({mix(*p) for p in parts}) == len(parts)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2**40])
+def test_what_a_generator_keeps_of_a_seed_differs_too(first: int) -> None:
+    """PyTorch's generator of the CPU is seeded by the lower 32 bits."""
+    low = {mix(first, step, place) & 0xFFFFFFFF for step in range(100) for place in range(32)}
+    assert len(low) >= 3198  # of 3200, drawn at random, 0.001 would be expected to fall together
+
+
+@given(parts=st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=5))
+def test_a_mixed_seed_can_be_used_as_a_seed(parts: list[int]) -> None:
+    seed = mix(*parts)
+    assert 0 <= seed < 2**63
+    assert generator_of(seed).initial_seed() == mix(seed, 0)
+    assert mix(*parts) == seed
+
+
+@given(rows=st.lists(seeds, min_size=1, max_size=6), stream=st.integers(0, 200), data=st.data())
+def test_each_row_follows_from_its_seed_alone(rows: list[int], stream: int, data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(rows))))
+    drawn = uniforms(rows, 5, stream)
+    assert torch.equal(uniforms([rows[k] for k in order], 5, stream), drawn[list(order)])
+    assert torch.equal(uniforms(rows[:1], 5, stream), drawn[:1])
+    assert drawn.dtype == torch.float64
+    assert bool(((drawn >= 0) & (drawn < 1)).all())
+    assert not torch.equal(uniforms(rows, 5, stream + 1), drawn)
+
+
+def test_neighbouring_seeds_are_unrelated() -> None:
+    drawn = uniforms(range(4000), 3)
+    assert float((drawn.mean(dim=0) - 0.5).abs().max()) < 0.02
+    centred = drawn - drawn.mean(dim=0)
+    related = (centred[1:] * centred[:-1]).mean(dim=0) / centred.square().mean(dim=0)
+    assert float(related.abs().max()) < 0.06  # four standard deviations
+    assert float(torch.corrcoef(drawn.T).triu(1).abs().max()) < 0.06
+
+
+def test_no_seeds_give_no_rows() -> None:
+    assert uniforms([], 4).shape == (0, 4)
+    assert noise([], 4, 0, CPU).shape == (0, 4)
+
+
+def test_nobody_elses_generator_is_touched() -> None:
+    state = torch.get_rng_state()
+    uniforms([1, 2], 4)
+    noise([1, 2], 4, 0, CPU)
+    torch.rand(3, generator=generator_of(5, 2))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@given(rows=st.lists(seeds, min_size=1, max_size=5))
+def test_noise_of_a_row_follows_from_its_seed_alone(rows: list[int]) -> None:
+    drawn = noise(rows, 33, 3, CPU)
+    assert drawn.dtype == torch.float32
+    for k, seed in enumerate(rows):
+        assert torch.equal(noise([seed], 33, 3, CPU)[0], drawn[k])
+    assert torch.equal(noise(rows, 50, 3, CPU)[:, :33], drawn)
+    assert not torch.equal(noise(rows, 33, 4, CPU), drawn)
+
+
+def test_noise_is_nearly_normal_and_white() -> None:
+    drawn = noise(range(8), 40000, 3, CPU).double()  # (8, 40000)
+    assert float(drawn.mean(dim=1).abs().max()) < 0.02  # four standard deviations
+    assert float((drawn.var(dim=1) - 1).abs().max()) < 0.03
+    for reach, fraction in ((1.0, 0.683), (2.0, 0.954), (3.0, 0.997)):
+        assert float((drawn.abs() < reach).double().mean()) == pytest.approx(fraction, abs=0.02)
+    for lag in (1, 2, 3, 64, 384):
+        assert abs(float((drawn[:, lag:] * drawn[:, :-lag]).mean())) < 0.01
+    related = torch.corrcoef(drawn)
+    assert float((related - torch.eye(8, dtype=torch.float64)).abs().max()) < 0.025

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pycolmap
 import pytest
+import torch
 
 from datasets.scenes import project, warp
-from datasets.workspaces import CAMERAS, NAMES, SCENE, model_of, write_scene
-from steerers.datasets.reconstruction import Reconstruction, read_colmap_depth
+from datasets.workspaces import CAMERAS, NAMES, SCENE, model_of, rotation_between, write_scene
+from steerers.datasets.reconstruction import Reconstruction, covisible, read_colmap_depth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,3 +53,21 @@ def test_depth_maps_keep_their_rows(tmp_path: Path) -> None:
     values = np.arange(6, dtype="<f4").reshape(2, 3)
     (tmp_path / "d.bin").write_bytes(b"3&2&1&" + values.tobytes())
     np.testing.assert_array_equal(read_colmap_depth(tmp_path / "d.bin"), values)
+
+
+def test_covisible_pairs_count_tracks_angles_and_rotations() -> None:
+    found = Reconstruction._of(model_of(CAMERAS))
+    pairs = covisible(found)
+    assert len(pairs) == 6
+    for k, (first, second) in enumerate(pairs.images):
+        xy0, xy1 = found.shared(first, second)
+        assert pairs.shared[k] == len(xy0)
+        joint = np.intersect1d(*(found.tracks[found.starts[n] : found.starts[n + 1]] for n in (first, second)))
+        rays = [found.points[joint] - CAMERAS[n].centre for n in (first, second)]
+        rays = [ray / np.linalg.norm(ray, axis=1, keepdims=True) for ray in rays]
+        angles = np.degrees(2 * np.arcsin(np.linalg.norm(rays[0] - rays[1], axis=1) / 2))
+        assert pairs.angles[k] == pytest.approx(angles.mean(), rel=1e-6)
+        assert -np.angle(pairs.similarity[k]) == pytest.approx(
+            rotation_between(*map(torch.from_numpy, (xy0, xy1))), abs=1e-5
+        )
+        assert 0.7 < pairs.agreement[k] <= 1

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import PIL.Image
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,9 +13,8 @@ from torch import Tensor, nn
 from helpers import CONFIG_FOLDER
 from steerers._weights import WeightsError
 from steerers.datasets.folder import Photographs
-from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations
+from steerers.datasets.pairs import PairBatch, draw_rotations
 from steerers.datasets.photos import PhotoStore, find_photos
-from steerers.images.load import to_uint8
 from steerers.models import parts
 from steerers.models.compact import Compact
 from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
@@ -40,10 +37,8 @@ from steerers.training.config import (
     load_config,
     parse_config,
 )
-from steerers.training.objectives.base import Objective
-from steerers.training.objectives.descriptions import DescriptorObjective
+from steerers.training.objectives import Objective
 from steerers.training.run_folder import MODEL, export_model
-from terrain import make_terrain
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -64,14 +59,6 @@ def refuse_download(file: WeightFile) -> Path:
     raise WeightsError(f"a test wanted {file.name}")
 
 
-@pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("photographs")
-    for seed in range(4):
-        PIL.Image.fromarray(to_uint8(make_terrain(96, seed)[:, : 80 + 4 * seed])).save(folder / f"{seed}.png")
-    return folder
-
-
 # Every configuration --------------------------------------------------------------------------------------------------
 
 
@@ -80,30 +67,6 @@ class Patches(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return nn.functional.avg_pool2d(images, PATCH).repeat(1, 342, 1, 1)[:, :1024]
-
-
-class Anchored:
-    """A source whose pairs have points of a reconstruction too."""
-
-    weights: Tensor | None = None
-
-    def __init__(self, source: PairSource) -> None:
-        self.source = source
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def read(self, index: int) -> Any:
-        return self.source.read(index)
-
-    def make(
-        self, read: Sequence[Any], rotations0: Tensor, rotations1: Tensor, seeds: Sequence[int], device: torch.device
-    ) -> PairBatch:
-        batch = self.source.make(read, rotations0, rotations1, seeds, device)
-        points = torch.rand(len(batch), 20, 2, generator=torch.Generator().manual_seed(0)) * batch.images0.shape[-1]
-        moved, seen = batch.warp.forward(points)
-        anchors = (points, torch.where(seen[..., None], moved, torch.nan))
-        return dataclasses.replace(batch, anchors=anchors)
 
 
 def reduced(config: TrainConfig) -> TrainConfig:
@@ -124,13 +87,17 @@ def reduced(config: TrainConfig) -> TrainConfig:
 
 def batch_of(config: TrainConfig, photographs: Path) -> PairBatch:
     """A pair that is rotated, where the configuration rotations pairs."""
-    source: PairSource = Photographs(PhotoStore.open(find_photos(photographs), 96), config.data.views)
-    source = Anchored(source) if config.keypoints.prior == "sfm" else source
+    source = Photographs(PhotoStore.open(find_photos(photographs), 96), config.data.views)
     for seed in range(20):
         rotations0, rotations1 = draw_rotations(config.data.rotations, [seed])
         if not torch.equal(rotations0, rotations1) or config.data.rotations.startswith("joint"):
             break
-    return source.make([source.read(0)], rotations0, rotations1, [seed], CPU)
+    batch = source.make([source.read(0)], rotations0, rotations1, [seed], CPU)
+    if config.keypoints.prior != "sfm":
+        return batch
+    points = torch.rand(1, 20, 2, generator=torch.Generator().manual_seed(0)) * batch.images0.shape[-1]
+    moved, seen = batch.warp.forward(points)
+    return dataclasses.replace(batch, anchors=(points, torch.where(seen[..., None], moved, torch.nan)))
 
 
 def trained_parts(config: TrainConfig) -> set[str]:
@@ -311,13 +278,6 @@ def test_a_detector_of_a_run_gives_the_keypoints(tmp_path: Path) -> None:
     detector = build_detector(ModelConfig(detector="dedode-l-c4", detector_weights=str(tmp_path / MODEL)))
     expected = objective.networks()["detector"].state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in detector.state_dict().items())
-
-
-def test_the_detector_is_no_part_of_what_is_trained() -> None:
-    torch_config = parse_config({"setting": "C", "model": {**SMALL, "detector": "upright-sift"}})
-    objective = build_objective(torch_config)
-    assert isinstance(objective, DescriptorObjective)
-    assert not any("detector" in name for name in objective.state_dict())
 
 
 # Steerers -------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from helpers import CONFIG_FOLDER
 from steerers._weights import load
 from steerers.models.zoo import COMPACT
-from steerers.training.config import OptimiserConfig, TrainConfig, load_config, parse_change, parse_config, to_dict
+from steerers.training.config import TrainConfig, load_config, parse_change, parse_config, to_dict
 
 CONFIGS = sorted(CONFIG_FOLDER.glob("*.toml"))
 
@@ -239,12 +239,6 @@ def test_a_wrong_change_is_named(tmp_path: Path, changes: dict[str, Any], messag
 
 
 # Learning rates -------------------------------------------------------------------------------------------------------
-
-
-def test_the_longest_beginning_gives_the_rate() -> None:
-    chosen = OptimiserConfig(0.1, {"descriptor": 0.2, "descriptor.encoder": 0.3})
-    names = ("steerer.weight", "descriptor.decoder.a", "descriptor.encoder.b")
-    assert [chosen.rate_of(name) for name in names] == [0.1, 0.2, 0.3]
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,3}(\.[a-z]{1,3})?", fullmatch=True), st.floats(0, 1), max_size=4))

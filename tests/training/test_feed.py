@@ -9,47 +9,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import PIL.Image
 import pytest
 import torch
 from torch import Tensor
 
-from datasets.scenes import (
-    cameras_around,
-    cast,
-    project,
-    render,
-    street,
-    unproject,
-    visible,
-    write_detections,
-    write_megadepth,
-)
+from datasets.scenes import cameras_around, street, write_detections, write_megadepth
+from datasets.workspaces import write_scene
 from helpers import CONFIG_FOLDER
-from steerers.datasets.folder import Photographs
-from steerers.datasets.mosaics import Mosaics
+from steerers.datasets.folder import Mosaics, Photographs
 from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations
-from steerers.datasets.reconstruction import TRACKS, Reconstruction
-from steerers.images.load import to_uint8
 from steerers.training.build import build_objective
 from steerers.training.config import DataConfig, TrainConfig, load_config, parse_config
 from steerers.training.feed import Feed, build_sources, check_dense, data_paths, needs_detections, read_pair
-from terrain import make_terrain
 from training.tiny import Numbers, config_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
 CONFIGS = sorted(CONFIG_FOLDER.glob("*.toml"))
-
-
-@pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("photographs")
-    for seed in range(4):
-        PIL.Image.fromarray(to_uint8(make_terrain(96, seed)[:, : 80 + 4 * seed])).save(folder / f"{seed}.png")
-    return folder
 
 
 def check_batch(source: PairSource, rotations: Any = "SO2") -> PairBatch:
@@ -71,7 +48,7 @@ def test_photographs_are_split_and_drawn(photographs: Path, tmp_path: Path) -> N
     sources = build_sources(config, [photographs], CPU, tmp_path / "cache")
     ((training, fraction),) = sources.training
     assert fraction == 1
-    assert len(training) + len(sources.validation) == 4
+    assert len(training) + len(sources.validation) == 6
     assert check_batch(training).images0.shape == (2, 3, 64, 64)
     assert list((tmp_path / "cache").glob("photos-*.npy"))
 
@@ -140,34 +117,8 @@ def test_points_are_for_keypoints_that_are_trained_towards_them() -> None:
     assert {name for name, config in named.items() if needs_detections(config)} == {"detector-c4", "detector-so2"}
 
 
-def write_reconstruction(root: Path) -> None:
-    """What steerers.datasets.colmap.export would write of a street that four cameras see."""
-    scene, cameras = street(), cameras_around(4, size=(120, 90), focal=100, spread=0.2)
-    xy = np.random.default_rng(0).uniform(0, (119, 89), (400, 2))
-    depth, surface = cast(scene, cameras[0], xy)
-    points = unproject(cameras[0], xy[surface >= 0], depth[surface >= 0])
-    tracks = [np.flatnonzero(visible(scene, camera, points, slack=1e-5)) for camera in cameras]
-    names = tuple(f"{n}.png" for n in range(len(cameras)))
-    (root / "images").mkdir(parents=True)
-    for name, camera in zip(names, cameras, strict=True):
-        PIL.Image.fromarray(render(scene, camera)[0]).save(root / "images" / name)
-    Reconstruction(
-        names=names,
-        sizes=np.array([(camera.width, camera.height) for camera in cameras]),
-        K=np.stack([camera.K for camera in cameras]),
-        distorted=np.zeros(len(cameras), bool),
-        poses=np.stack([camera.pose[:3] for camera in cameras]),
-        starts=np.cumsum([0, *map(len, tracks)]),
-        xy=np.concatenate([project(c, points[own])[0] for c, own in zip(cameras, tracks, strict=True)]).astype(
-            np.float32
-        ),
-        tracks=np.concatenate(tracks),
-        points=points,
-    ).save(root / TRACKS)
-
-
 def test_reconstructions_alone_and_beside_photographs(tmp_path: Path, photographs: Path) -> None:
-    write_reconstruction(tmp_path / "street")
+    write_scene(tmp_path / "street")
     views = {"size": 96, "photometric": 0.0}
     alone = parse_config({"data": {"source": "colmap", "views": views, "held_out": 0.3}}).data
     sources = build_sources(alone, [tmp_path / "street"], CPU)
@@ -185,7 +136,7 @@ def test_reconstructions_alone_and_beside_photographs(tmp_path: Path, photograph
     assert [fraction for _, fraction in three.training] == [0.25, 0.5, 0.25]
     mosaics = three.training[1][0]
     assert isinstance(mosaics, Mosaics)
-    assert mosaics.photographs is three.training[0][0]  # nothing that is held out
+    assert mosaics.chosen == three.training[0][0].chosen  # nothing that is held out
     check_batch(mosaics)
     with pytest.raises(
         ValueError, match=r"data.held_out: \w+ 0.0 holds out none of \d+ pairs; choose another fraction"
@@ -194,8 +145,7 @@ def test_reconstructions_alone_and_beside_photographs(tmp_path: Path, photograph
 
 
 def test_keypoints_are_not_trained_where_only_tracks_are_known(tmp_path: Path, photographs: Path) -> None:
-    street = tmp_path / "street"
-    write_reconstruction(street)
+    street = write_scene(tmp_path / "street")
     alone = parse_config({"data": {"source": "colmap", "views": {"size": 96}, "held_out": 0.3}}).data
     mixed = {"views": {"size": 96}, "colmap": [str(street)]}
     beside = parse_config({"data": {**mixed, "colmap_fraction": 0.25}}).data
@@ -209,15 +159,12 @@ def test_keypoints_are_not_trained_where_only_tracks_are_known(tmp_path: Path, p
     for training in (tracks, build_sources(beside, [photographs], CPU).training):
         with pytest.raises(ValueError, match=r"'detector' .*depth map; make them .*or train on photographs alone"):
             check_dense("detector", training)
-    depths = street / "stereo" / "depth_maps"
-    depths.mkdir(parents=True)
-    for n in range(4):
-        (depths / f"{n}.png.geometric.bin").write_bytes(b"120&90&1&" + np.ones(120 * 90, "<f4").tobytes())
+    street = write_scene(tmp_path / "dense" / "street", depths=True)
     dense = build_sources(alone, [street], CPU).training
     check_dense("detector", dense)
     check_dense("joint", dense)
     ((source, _),) = dense
-    (depths / f"{source.names(0)[1]}.geometric.bin").write_bytes(b"120&90&1&")
+    (street / "stereo" / "depth_maps" / f"{source.names(0)[1]}.geometric.bin").write_bytes(b"120&90&1&")
     expected = r"pair 0 of .*street cannot be read: .*a damaged depth map.*; `steerers data check .*street` lists"
     with pytest.raises(ValueError, match=expected):
         read_pair(source, 0)

@@ -128,7 +128,7 @@ def run(folder: Path, start: int, end: int, ended: str | None = None) -> None:
         if start == 0:
             log.spectrum(0, eigenvalues(0))
         for step in range(start + 1, end + 1):
-            log.step(step, 10, {"loss": 1 / step}, data_ms=1.0, wait_ms=0.5, network_ms=2.0)
+            log.step(step, 10, {"loss": 1 / step}, {"data_ms": 1.0, "wait_ms": 0.5, "network_ms": 2.0})
             if step % 2 == 0:
                 log.spectrum(step, eigenvalues(step))
             if step % 4 == 0:
@@ -149,7 +149,7 @@ def test_every_line_is_an_entry(tmp_path: Path) -> None:
 
 def test_lines_are_there_while_the_run_goes_on(tmp_path: Path) -> None:
     with RunLog(tmp_path, 0) as log:
-        log.step(1, 10, {"loss": 1.0}, data_ms=1.0, wait_ms=0.5, network_ms=2.0)
+        log.step(1, 10, {"loss": 1.0}, {"data_ms": 1.0, "wait_ms": 0.5, "network_ms": 2.0})
         assert len(read_log(tmp_path)) == 1
 
 
@@ -212,7 +212,7 @@ def test_the_configuration_lies_beside(tmp_path: Path) -> None:
 def test_other_processes_write_nothing(tmp_path: Path) -> None:
     with RunLog(tmp_path / "run", 0, silent=True) as log:
         log.write_config({})
-        log.step(1, 2, {"loss": 1.0}, data_ms=0.0, wait_ms=0.0, network_ms=0.0)
+        log.step(1, 2, {"loss": 1.0}, {"data_ms": 0.0, "wait_ms": 0.0, "network_ms": 0.0})
         log.validation(1, {})
         log.flush()
     assert not (tmp_path / "run").exists()

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from steerers.datasets.folder import Photographs
-from steerers.datasets.pairs import PairBatch, Rotations, draw_rotations
+from steerers.datasets.pairs import PairBatch, Rotations, draw_rotations, mix
 from steerers.datasets.photos import PhotoStore
-from steerers.datasets.rng import mix
 from steerers.datasets.views import Views
 from steerers.features import Keypoints
 from steerers.models.base import SingleDescriptor, SingleDetector
@@ -24,7 +23,7 @@ from steerers.models.sampling import KeypointSampling, sample_keypoints
 from steerers.steering.steerer import Steerer
 from steerers.training.config import DataConfig, OptimiserConfig, TrainConfig, ValidationConfig
 from steerers.training.objectives.descriptions import DescriptorObjective, MatchingOptions, Setting
-from steerers.training.objectives.losses import corner_response
+from steerers.training.objectives.keypoints import corner_response
 
 SMALL = CompactConfig(channels=(4, 8, 8), blocks=(1, 1), dim=8, hidden=8)
 VIEWS = Views(size=48, scale=(0.9, 1.2), perspective=0.03, photometric=0.2)

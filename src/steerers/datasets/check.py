@@ -11,10 +11,19 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from torch import Tensor
 
-from steerers.datasets.colmap import ANGLES, MIN_AGREEMENT, MIN_SHARED, usable
 from steerers.datasets.megadepth import read_depth
 from steerers.datasets.photos import DamagedTarError, Photo, few, find_photos
-from steerers.datasets.reconstruction import Scene, aspect_problem, depth_path, open_scenes, read_colmap_depth
+from steerers.datasets.reconstruction import (
+    MAX_ANGLE,
+    MIN_SHARED,
+    Covisible,
+    Scene,
+    aspect_problem,
+    covisible,
+    depth_path,
+    open_scenes,
+    read_colmap_depth,
+)
 from steerers.datasets.scene_info import (
     TEST_SCENES,
     SceneInfo,
@@ -24,7 +33,6 @@ from steerers.datasets.scene_info import (
     read_detections,
     read_scene_info,
 )
-from steerers.datasets.tracks import Covisible, covisible
 from steerers.geometry import Size
 from steerers.images.load import load_image
 from steerers.images.read_ahead import read_ahead
@@ -260,7 +268,7 @@ def _check_colmap(report: Report, root: Path, images: Path | None, depths: Path 
     report.problems += _in_threads(lambda photograph: _colmap_problems(*photograph, quick), photographs)
     if not quick:
         tables = [covisible(scene.reconstruction) for scene in scenes]
-        taken = [len(usable(table, MIN_SHARED, ANGLES, MIN_AGREEMENT)) for table in tables]
+        taken = [len(table.usable()) for table in tables]
         report.counts["pairs"] = sum(taken)
         for scene, table, count in zip(scenes, tables, taken, strict=True):
             report.problems += _pair_problems(scene, table, count)
@@ -283,7 +291,7 @@ def _colmap_problems(scene: Scene, index: int, quick: bool) -> list[Problem]:
 def _pair_problems(scene: Scene, pairs: Covisible, taken: int) -> Iterator[Problem]:
     names = scene.reconstruction.names
     if not taken:
-        why = f"none shares {MIN_SHARED} tracks at an angle of at most {ANGLES[1]:g} degrees that one rotation explains"
+        why = f"none shares {MIN_SHARED} tracks at an angle of at most {MAX_ANGLE:g} degrees that one rotation explains"
         what = f"training takes none of its {len(pairs)} pairs of images that share tracks: {why}"
         yield Problem(scene.name, "scene without pairs", what)
     elif alone := set(range(len(names))) - set(pairs.images.ravel().tolist()):

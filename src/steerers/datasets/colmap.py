@@ -10,8 +10,10 @@ therefore rotated so that the tracks lie as in the first, and the rotations that
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -24,36 +26,57 @@ from torch import Tensor
 
 from steerers._files import StrPath
 from steerers.datasets.depth import DepthCamera, DepthWarp
-from steerers.datasets.pairs import PairBatch, ViewWarp, Warp, pad_points, points_in_views
-from steerers.datasets.photometric import relight
+from steerers.datasets.pairs import (
+    PairBatch,
+    ViewWarp,
+    Warp,
+    covered,
+    generator_of,
+    mix,
+    pad_points,
+    points_in_views,
+    uniforms,
+)
 from steerers.datasets.photos import Photo, PhotoStore, few, held_out
 from steerers.datasets.reconstruction import (
+    MAX_ANGLE,
+    MIN_SHARED,
     TRACKS,
     aspect_problem,
+    covisible,
     depth_path,
     open_scenes,
     read_colmap_depth,
     scene_folders,
 )
-from steerers.datasets.rng import mix
-from steerers.datasets.tracks import Covisible, TrackWarp, aim, covisible, draw_anchors, draw_targets
-from steerers.datasets.views import Views, draw_homographies, render_views, rotations_about_middle
+from steerers.datasets.views import Views, draw_homographies, relight, render_views, rotations_about_middle
 from steerers.geometry import Size, scaling, transform_points
 from steerers.images.load import load_image, to_uint8
 
-MIN_SHARED, ANGLES, MIN_AGREEMENT = 30, (0.0, 60.0), 0.7
-"""Which pairs :class:`Colmap` takes by default."""
+RADIUS = 3.0
+"""How near to the observation of a track, in pixels of the photograph, a point follows it."""
+ANCHORS = 512
+"""How many tracks a pair gives as :attr:`PairBatch.anchors <steerers.datasets.pairs.PairBatch>`, at most."""
+
+_AIM, _ANCHORS = 21, 22  # streams of a seed
+_FAR = 1e6  # pixels: nowhere near an observation
+
+
+class _Side(NamedTuple):
+    """A photograph of a pair, in pixels as decoded."""
+
+    photo: Tensor  # (3, H, W) uint8
+    camera: DepthCamera
+    points: Tensor  # (T, 2) float64, of the tracks that both photographs see
+    observed: Tensor  # (N, 2) float64, of all tracks that it sees
 
 
 class _Read(NamedTuple):
-    """A pair as :meth:`Colmap.read` gives it, in pixels of the photographs as decoded."""
+    """A pair as :meth:`Colmap.read` gives it."""
 
-    photos: tuple[Tensor, Tensor]  # (3, H, W) uint8
-    points: tuple[Tensor, Tensor]  # (T, 2) float64, of the tracks that both see
-    observed: tuple[Tensor, Tensor]  # (N, 2) and (M, 2) float64, of all tracks that each sees
+    sides: tuple[_Side, _Side]
     linear: Tensor  # (2, 2) float64
     rotation: float  # radians, counter-clockwise, from the first photograph to the second
-    cameras: tuple[DepthCamera, DepthCamera]
 
 
 class _Photos:
@@ -83,10 +106,13 @@ class Colmap:
     """A :class:`~steerers.datasets.pairs.PairSource` of pairs of photographs that share tracks.
 
     The photographs are decoded once, by :meth:`open` or with the first pair that is read. They may be smaller than the
-    cameras of the model say, as long as their aspect is the same.
+    cameras of the model say, as long as their aspect is the same. The ``detections`` of a batch are all observations of
+    both photographs.
 
     Attributes:
         root: as given.
+        weights: (P,): a scene of n pairs counts as n^0.25, as in the sampling of MegaDepth. Within it, the weight of a
+            pair falls with the square root of the number of pairs that each of its images is in.
         dense: whether every photograph of the pairs has a depth map. It is decided once, so that all batches of the
             source, in all processes, are of one kind.
 
@@ -96,15 +122,6 @@ class Colmap:
             each.
         images: where the photographs are; ``root/images`` by default. For several scenes, a folder with one for each.
         depths: where COLMAP's depth maps are; by default ``root/stereo/depth_maps``, if it is there.
-        views: how views are drawn.
-        min_shared: how many tracks the photographs of a pair share, at least.
-        angles: range of the mean angle, in degrees, at which the two cameras see the tracks.
-        min_agreement: how well, from 0 to 1, one rotation and scale must explain where the tracks lie: with less, there
-            is no telling how the photographs are rotated against each other.
-        photometric: strength of the change of light, instead of that of ``views``.
-        radius: how near to the observation of a track, in pixels of the photograph, a point follows it.
-        anchors: how many tracks a pair gives as :attr:`PairBatch.anchors <steerers.datasets.pairs.PairBatch>`, at most;
-            its ``detections`` are all observations of both photographs.
         max_size: the longest side to which photographs are shrunk.
         cache: a folder in which the decoded photographs are kept.
 
@@ -120,28 +137,20 @@ class Colmap:
         images: StrPath | None = None,
         depths: StrPath | None = None,
         views: Views,
-        min_shared: int = MIN_SHARED,
-        angles: tuple[float, float] = ANGLES,
-        min_agreement: float = MIN_AGREEMENT,
-        photometric: float | None = None,
-        radius: float = 3.0,
-        anchors: int = 512,
         max_size: int = 768,
         cache: Path | None = None,
     ) -> None:
-        _check_options(min_shared, angles, min_agreement, radius, anchors)
-        self.root, self.views, self.radius, self.anchors = Path(root), views, radius, anchors
-        self.photometric = views.photometric if photometric is None else photometric
+        self.root, self.views = Path(root), views
         self.scenes = list(open_scenes(root, images, depths))
-        self.pairs = [usable(covisible(s.reconstruction), min_shared, angles, min_agreement) for s in self.scenes]
+        self.pairs = [covisible(scene.reconstruction).usable() for scene in self.scenes]
         self.table = np.array([(s, p) for s, table in enumerate(self.pairs) for p in range(len(table))], np.int64)
         if not len(self.table):
             raise ValueError(
-                f"{root}: no two photographs share {min_shared} tracks at an angle of {angles[0]:g} to {angles[1]:g} "
-                "degrees; lower min_shared or min_agreement, widen angles, or reconstruct with more features"
+                f"{root}: no two photographs share {MIN_SHARED} tracks at an angle of 0 to {MAX_ANGLE:g} degrees that "
+                "one rotation explains; reconstruct with more features, or from more photographs"
             )
+        self.weights = torch.from_numpy(np.concatenate([_weigh(table.images) for table in self.pairs]))
         self._find_files(max_size, cache)
-        self._chosen = np.arange(len(self.table))
 
     def _find_files(self, max_size: int, cache: Path | None) -> None:
         """Find the photographs of all pairs and their depth maps, and where in the store each one will be."""
@@ -177,20 +186,7 @@ class Colmap:
         return self.scenes[scene].images / self.scenes[scene].reconstruction.names[image]
 
     def __len__(self) -> int:
-        return len(self._chosen)
-
-    @property
-    def weights(self) -> Tensor:
-        """(P,): a scene of n pairs counts as n^0.25, as in the sampling of MegaDepth.
-
-        Within it, the weight of a pair falls with the square root of the number of pairs that each of its images is in.
-        """
-        weights = []
-        for table in self.pairs:
-            degree = np.bincount(table.images.ravel()).astype(np.float64)
-            own = 1 / np.sqrt(degree[table.images].prod(axis=1))
-            weights.append(own / own.sum() * len(table) ** 0.25 if len(table) else own)
-        return torch.from_numpy(np.concatenate(weights)[self._chosen])
+        return len(self.table)
 
     def names(self, index: int) -> tuple[str, str, str]:
         """The scene and the two photographs of a pair."""
@@ -206,112 +202,190 @@ class Colmap:
         return self._subset(~out), self._subset(out)
 
     def _subset(self, chosen: NDArray[np.bool_]) -> Colmap:
-        subset = object.__new__(type(self))
-        subset.__dict__.update(self.__dict__)
-        subset._chosen = self._chosen[chosen]
+        subset = copy.copy(self)
+        subset.table, subset.weights = self.table[chosen], self.weights[torch.from_numpy(chosen)]
         return subset
 
     def _pair(self, index: int) -> tuple[int, int, int, complex]:
         """Scene, two images, and the similarity between them."""
-        scene, row = self.table[self._chosen[index]]
+        scene, row = self.table[index]
         first, second = self.pairs[scene].images[row]
         return int(scene), int(first), int(second), complex(self.pairs[scene].similarity[row])
 
     def read(self, index: int) -> _Read:
         """Pair ``index``: photographs, shared tracks, and cameras, with their depth maps where there are some."""
-        s, first, second, similarity = self._pair(index)
-        reconstruction = self.scenes[s].reconstruction
-        photos = (self.store[self._stored[s, first]], self.store[self._stored[s, second]])
-        cameras = (self._camera(s, first), self._camera(s, second))
-        to_photo = [
-            scaling(_pair_of(reconstruction.sizes[n]), camera.size)
-            for n, camera in zip((first, second), cameras, strict=True)
-        ]
-        xy0, xy1 = (torch.from_numpy(xy).double() for xy in reconstruction.shared(first, second))
-        all0, all1 = (torch.from_numpy(reconstruction.observations(n)).double() for n in (first, second))
+        scene, first, second, similarity = self._pair(index)
+        shared = self.scenes[scene].reconstruction.shared(first, second)
+        side0, to_photo0 = self._side(scene, first, shared[0])
+        side1, to_photo1 = self._side(scene, second, shared[1])
         linear = torch.tensor([[similarity.real, -similarity.imag], [similarity.imag, similarity.real]]).double()
-        return _Read(
-            photos=photos,
-            points=(transform_points(to_photo[0], xy0), transform_points(to_photo[1], xy1)),
-            observed=(transform_points(to_photo[0], all0), transform_points(to_photo[1], all1)),
-            linear=to_photo[1][:2, :2] @ linear @ torch.linalg.inv(to_photo[0][:2, :2]),
-            rotation=-float(np.angle(similarity)),  # y points down
-            cameras=cameras,
-        )
+        linear = to_photo1[:2, :2] @ linear @ torch.linalg.inv(to_photo0[:2, :2])
+        return _Read((side0, side1), linear, rotation=-float(np.angle(similarity)))  # y points down
 
-    def _camera(self, scene: int, image: int) -> DepthCamera:
-        """The camera of a photograph as decoded."""
-        reconstruction, path = self.scenes[scene].reconstruction, self._depths.get((scene, image))
-        pose = np.concatenate([reconstruction.poses[image], [[0, 0, 0, 1]]])
+    def _side(self, scene: int, image: int, shared: NDArray[np.float32]) -> tuple[_Side, Tensor]:
+        """A photograph as decoded, and the (3, 3) map to its pixels from those of the reconstruction."""
+        reconstruction, stored = self.scenes[scene].reconstruction, self._stored[scene, image]
+        size, path = _pair_of(reconstruction.sizes[image]), self._depths.get((scene, image))
+        K, pose = reconstruction.K[image], np.concatenate([reconstruction.poses[image], [[0, 0, 0, 1]]])
         depth = None if path is None else torch.from_numpy(read_colmap_depth(path))
-        camera = DepthCamera(
-            _pair_of(reconstruction.sizes[image]),
-            torch.from_numpy(reconstruction.K[image]),
-            torch.from_numpy(pose),
-            depth,
+        camera = DepthCamera(size, torch.from_numpy(K), torch.from_numpy(pose), depth).resized(self.store.sizes[stored])
+        to_photo = scaling(size, camera.size)
+        points, observed = (
+            transform_points(to_photo, torch.from_numpy(xy).double())
+            for xy in (shared, reconstruction.observations(image))
         )
-        return camera.resized(self.store.sizes[self._stored[scene, image]])
+        return _Side(self.store[stored], camera, points, observed), to_photo
 
     def make(
         self, read: Sequence[Any], rotations0: Tensor, rotations1: Tensor, seeds: Sequence[int], device: torch.device
     ) -> PairBatch:
         """Views of both photographs of each pair; see :class:`~steerers.datasets.pairs.PairSource`."""
         pairs: Sequence[_Read] = read
-        points = [[pair.points[side] for pair in pairs] for side in (0, 1)]
+        sides = [[pair.sides[side] for pair in pairs] for side in (0, 1)]
+        points = [[own.points for own in side] for side in sides]
         views, lean = [], torch.tensor([pair.rotation for pair in pairs], dtype=torch.float64)
-        for side, rotations in enumerate((rotations0, rotations1)):
-            own = [mix(seed, side) for seed in seeds]
-            sizes = [pair.cameras[side].size for pair in pairs]
-            maps = draw_homographies(sizes, self.views, own)
-            if side == 1:
+        for number, (side, rotations) in enumerate(zip(sides, (rotations0, rotations1), strict=True)):
+            own_seeds, sizes = [mix(seed, number) for seed in seeds], [own.camera.size for own in side]
+            maps = draw_homographies(sizes, self.views, own_seeds)
+            if number == 1:
                 maps = rotations_about_middle(self.views.size, -lean) @ maps
-            maps = aim(maps, sizes, draw_targets(points[side], seeds), self.views.size, own)
-            photos = [pair.photos[side].to(device, non_blocking=True) for pair in pairs]
-            images, masks, from_photos = render_views(photos, maps, rotations, self.views.size, own)
-            views.append((relight(images, self.photometric, own), masks, from_photos))
-        (images0, masks0, from0), (images1, masks1, from1) = views
-        warp = ViewWarp(from0, from1, masks0, masks1, self._scene_warp(pairs, device))
-        anchors = draw_anchors(points, warp, self.anchors, seeds, device)
-        rotated = (rotations0.to(device), rotations1.to(device))
-        detections = (
-            points_in_views([pair.observed[0] for pair in pairs], from0, device),
-            points_in_views([pair.observed[1] for pair in pairs], from1, device),
-        )
-        return PairBatch(images0, images1, masks0, masks1, warp, *rotated, anchors, self.dense, detections)
-
-    def _scene_warp(self, pairs: Sequence[_Read], device: torch.device) -> Warp:
-        first, second = ([pair.cameras[side] for pair in pairs] for side in (0, 1))
-        dense = any(a.depth is not None and b.depth is not None for a, b in zip(first, second, strict=True))
-        points0, points1 = (pad_points([pair.points[side] for pair in pairs]).to(device) for side in (0, 1))
+            maps = aim(maps, sizes, draw_targets(points[number], seeds), self.views.size, own_seeds)
+            photos = [own.photo.to(device, non_blocking=True) for own in side]
+            images, masks, from_photos = render_views(photos, maps, rotations, self.views.size, own_seeds)
+            seen = points_in_views([own.observed for own in side], from_photos, device)
+            views.append((relight(images, self.views.photometric, own_seeds), masks, from_photos, seen))
+        (images0, masks0, from0, seen0), (images1, masks1, from1, seen1) = views
         linear = torch.stack([pair.linear for pair in pairs]).to(device)
-        return TrackWarp(
-            points0, points1, linear, self.radius, DepthWarp(first, second, device=device) if dense else None
-        )
+        warp = ViewWarp(from0, from1, masks0, masks1, _scene_warp(sides, linear, device))
+        anchors = draw_anchors(points, warp, ANCHORS, seeds, device)
+        rotated = (rotations0.to(device), rotations1.to(device))
+        return PairBatch(images0, images1, masks0, masks1, warp, *rotated, anchors, self.dense, (seen0, seen1))
 
 
-def usable(table: Covisible, min_shared: int, angles: tuple[float, float], min_agreement: float) -> Covisible:
-    """The pairs that training takes; see :class:`Colmap`."""
-    fit = (table.angles >= angles[0]) & (table.angles <= angles[1]) & (table.agreement >= min_agreement)
-    return table.where((table.shared >= min_shared) & fit)
+def _scene_warp(sides: Sequence[Sequence[_Side]], linear: Tensor, device: torch.device) -> TrackWarp:
+    """Between the photographs, by their tracks, and by their depth maps where a pair has both."""
+    first, second = ([own.camera for own in side] for side in sides)
+    dense = any(a.depth is not None and b.depth is not None for a, b in zip(first, second, strict=True))
+    points0, points1 = (pad_points([own.points for own in side]).to(device) for side in sides)
+    return TrackWarp(points0, points1, linear, RADIUS, DepthWarp(first, second, device=device) if dense else None)
 
 
-def _check_options(
-    min_shared: int, angles: tuple[float, float], min_agreement: float, radius: float, anchors: int
-) -> None:
-    if min_shared < 2:
-        raise ValueError(f"min_shared must be at least 2 tracks, got {min_shared}")
-    if len(angles) != 2 or not 0 <= angles[0] < angles[1]:
-        raise ValueError(f"angles must be a range of degrees, such as (0, 60), got {angles}")
-    if not 0 <= min_agreement <= 1:
-        raise ValueError(f"min_agreement must be in [0, 1], got {min_agreement}")
-    if not radius > 0:
-        raise ValueError(f"radius must be a positive number of pixels, got {radius}")
-    if anchors < 0:
-        raise ValueError(f"anchors must not be negative, got {anchors}")
+def _weigh(images: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(P,) weights of the (P, 2) pairs of a scene; see :class:`Colmap`."""
+    degree = np.bincount(images.ravel()).astype(np.float64)
+    weights = 1 / np.sqrt(degree[images].prod(axis=1))
+    return np.asarray(weights * (len(images) ** 0.25 / max(weights.sum(), 1e-12)))
 
 
 def _pair_of(size: NDArray[np.int64]) -> Size:
     return int(size[0]), int(size[1])
+
+
+# Tracks between views -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class TrackWarp:
+    """The warp that tracks give, in pixels of the photographs: known within ``radius`` of an observation, else not.
+
+    A point goes where the nearest observation of its photograph goes, and its offset from it as ``linear`` says, which
+    is the scale and the rotation of the pair as a whole.
+
+    Attributes:
+        points0: (B, T, 2) observations in the first photographs, NaN where a pair has fewer; ``points1`` in the second.
+        linear: (B, 2, 2), from offsets in the first photographs to offsets in the second.
+        radius: pixels of the photograph that a point comes from.
+        dense: a warp that goes before that of the tracks wherever it is valid.
+    """
+
+    points0: Tensor
+    points1: Tensor
+    linear: Tensor
+    radius: float
+    dense: Warp | None = None
+
+    def forward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
+        """First photographs to second; see :class:`~steerers.datasets.pairs.Warp`."""
+        return self._warp(xy, self.points0, self.points1, self.linear, self.dense and self.dense.forward)
+
+    def backward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
+        """Second photographs to first."""
+        linear = torch.linalg.inv(self.linear)
+        return self._warp(xy, self.points1, self.points0, linear, self.dense and self.dense.backward)
+
+    def _warp(self, xy: Tensor, source: Tensor, target: Tensor, linear: Tensor, first: Any) -> tuple[Tensor, Tensor]:
+        if not source.shape[1]:
+            moved, seen = torch.full_like(xy, torch.nan), torch.zeros_like(xy[..., 0], dtype=torch.bool)
+        else:
+            moved, seen = self._nearest(xy, source.to(xy), target.to(xy), linear.to(xy))
+        if first is None:
+            return moved, seen
+        dense, valid = first(xy)
+        return torch.where(valid[..., None], dense, moved), seen | valid
+
+    def _nearest(self, xy: Tensor, source: Tensor, target: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
+        reachable = source.nan_to_num(nan=_FAR)
+        distances = torch.cdist(xy, reachable, compute_mode="donot_use_mm_for_euclid_dist")  # (B, N, T)
+        distance, index = distances.min(dim=2)  # (B, N)
+        index = index[..., None].expand(-1, -1, 2)
+        offset = (xy - source.gather(1, index)) @ linear.mT
+        return target.gather(1, index) + offset, distance <= self.radius
+
+
+def draw_targets(points: Sequence[Tensor], seeds: Sequence[int]) -> Tensor:
+    """(B, 2) observations at which views look, one of the (T, 2) of each photograph.
+
+    They are of the same track in both photographs of a pair, as long as the seeds and the order of tracks are the same.
+    """
+    drawn = uniforms(seeds, 1, _AIM)[:, 0].tolist()
+    return torch.stack([xy[int(fraction * len(xy))] for xy, fraction in zip(points, drawn, strict=True)])
+
+
+def aim(maps: Tensor, sizes: Sequence[Size], targets: Tensor, size: int, seeds: Sequence[int]) -> Tensor:
+    """Move views over their photographs so that they look at (B, 2) pixels of these, roughly.
+
+    A view is not moved off its photograph, and its middle misses the target by up to a quarter of its extent, so that
+    nothing can be learnt from where in a view the tracks are.
+
+    Args:
+        maps: (B, 3, 3) float64, from photographs of ``sizes`` to views of ``size``.
+    """
+    corners = torch.tensor([[0.0, 0], [1, 0], [1, 1], [0, 1], [0.5, 0.5]], dtype=torch.float64) * (size - 1)
+    placed = transform_points(torch.linalg.inv(maps), corners.expand(len(sizes), -1, -1))  # (B, 5, 2)
+    low, high = placed.amin(dim=1), placed.amax(dim=1)  # (B, 2)
+    miss = (uniforms(seeds, 2, _AIM + 100) - 0.5) * (high - low) / 2
+    shift = targets.double() + miss - placed[:, 4]
+    least, most = -low, torch.tensor(sizes, dtype=torch.float64) - 1 - high
+    middle = (least + most) / 2
+    shift = shift.maximum(least.minimum(middle)).minimum(most.maximum(middle))
+    back = torch.eye(3, dtype=torch.float64).repeat(len(sizes), 1, 1)
+    back[:, :2, 2] = -shift
+    return maps @ back
+
+
+def draw_anchors(
+    points: Sequence[Sequence[Tensor]], warp: ViewWarp, count: int, seeds: Sequence[int], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """(B, count, 2) pixels of the views each: tracks that both views show, drawn by the seeds, NaN beyond them.
+
+    Args:
+        points: (T, 2) pixels of the tracks that a pair shares, for each of B pairs, in first and in second photographs.
+    """
+    ends = [
+        transform_points(to_view.to(device), pad_points(own).to(device)).float()
+        for own, to_view in zip(points, (warp.from_photos0, warp.from_photos1), strict=True)
+    ]
+    seen = (covered(warp.masks0, ends[0]) & covered(warp.masks1, ends[1])).cpu()  # (B, T)
+    anchors = torch.full((2, len(seeds), count, 2), torch.nan, device=device)
+    for b, seed in enumerate(seeds):
+        kept = seen[b].nonzero()[:, 0]
+        order = torch.randperm(len(kept), generator=generator_of(seed, _ANCHORS))[:count]
+        for side in (0, 1):
+            anchors[side, b, : len(order)] = ends[side][b, kept[order].to(device)]
+    return anchors[0], anchors[1]
+
+
+# Carrying reconstructions to other machines --------------------------------------------------------------------------
 
 
 def export(root: StrPath, path: StrPath, *, images: StrPath | None = None, max_size: int | None = None) -> None:

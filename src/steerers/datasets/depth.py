@@ -55,8 +55,6 @@ class DepthCamera:
 
     def thinned(self, step: int) -> DepthCamera:
         """Every ``step``-th sample of the depth map in both directions: no sample moves, none is blended."""
-        if step < 1:
-            raise ValueError(f"step must be at least 1, got {step}")
         if self.depth is None or step == 1:
             return self
         top, left = ((extent - 1) % step // 2 for extent in self.depth.shape)  # as much is cut off at either side
@@ -89,10 +87,6 @@ class DepthWarp:
         tolerance: float = TOLERANCE,
         device: torch.device | str = "cpu",
     ) -> None:
-        if len(first) != len(second) or not first:
-            raise ValueError(f"pairs need as many first as second cameras, got {len(first)} and {len(second)}")
-        if not 0 < tolerance < 1:
-            raise ValueError(f"tolerance must be between 0 and 1, got {tolerance}")
         self.tolerance = tolerance
         self._first = _Side(first, tolerance, torch.device(device))
         self._second = _Side(second, tolerance, torch.device(device))

@@ -1,21 +1,29 @@
-"""Pairs from nothing but photographs: two views of each by random homographies, with the exact warp between them."""
+"""Pairs from nothing but photographs: two views of each, or of a mosaic of several, by random homographies.
+
+A view of S pixels at zoom z shows S / z pixels of what it is a view of. Photographs of 500 pixels leave little choice,
+so that all views of them are at nearly one scale, and enlarged rather than shrunk. A mosaic of several has room for
+zooms that differ four-fold and more between two views, and what surrounds a point is then something else entirely,
+which it must be told from.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.datasets.pairs import PairBatch, ViewWarp
-from steerers.datasets.photometric import relight
+from steerers.datasets.pairs import PairBatch, ViewWarp, check_options, mix, uniforms
 from steerers.datasets.photos import PhotoStore, held_out
-from steerers.datasets.rng import mix, uniforms
-from steerers.datasets.views import Views, draw_homographies, render_views
+from steerers.datasets.views import Views, draw_homographies, is_range, relight, render_views
 from steerers.geometry import Size
 
-_FOCUS = 5  # stream of a seed
+_FOCUS, _LAID = 5, 6  # streams of a seed
 
 
 class Photographs:
@@ -31,8 +39,6 @@ class Photographs:
     def __init__(self, store: PhotoStore, views: Views, chosen: Sequence[int] | None = None) -> None:
         self.store, self.views = store, views
         self.chosen = list(range(len(store))) if chosen is None else list(chosen)
-        if not self.chosen:
-            raise ValueError("there are no photographs to draw pairs from")
 
     @classmethod
     def split(cls, store: PhotoStore, views: Views, fraction: float) -> tuple[Photographs, Photographs]:
@@ -81,3 +87,81 @@ def two_views(
     (images0, masks0, from0), (images1, masks1, from1) = rendered
     warp = ViewWarp(from0, from1, masks0, masks1)
     return PairBatch(images0, images1, masks0, masks1, warp, rotations0.to(device), rotations1.to(device))
+
+
+# Mosaics --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MosaicOptions:
+    """How photographs are laid out, and how much is seen of them.
+
+    Attributes:
+        fraction: of the steps whose pairs are views of mosaics.
+        side: a mosaic is ``side`` x ``side`` photographs.
+        cell: side of each in pixels; photographs are shrunk (or enlarged) to cover it, the middle is kept.
+        scale: range of the zoom, in pixels of the view per pixel of the mosaic; instead of that of ``views``.
+    """
+
+    fraction: float = 0.0
+    side: int = 3
+    cell: int = 448
+    scale: tuple[float, float] = (0.25, 1.2)
+
+    def __post_init__(self) -> None:
+        check_options(self, "be in [0, 1]", lambda value: 0 <= value <= 1, "fraction")
+        check_options(self, "be at least 1", lambda value: value >= 1, "side")
+        check_options(self, "be at least 16", lambda value: value >= 16, "cell")
+        check_options(self, "be a range of positive numbers", is_range, "scale")
+
+
+class Mosaics(Photographs):
+    """A :class:`~steerers.datasets.pairs.PairSource`: each photograph in a mosaic with others that are drawn."""
+
+    def __init__(self, photographs: Photographs, options: MosaicOptions) -> None:
+        views = replace(photographs.views, scale=options.scale)
+        super().__init__(photographs.store, views, photographs.chosen)
+        self.options = options
+
+    def make(
+        self, read: Sequence[Any], rotations0: Tensor, rotations1: Tensor, seeds: Sequence[int], device: torch.device
+    ) -> PairBatch:
+        """Two views of a mosaic around each photograph; see :class:`~steerers.datasets.pairs.PairSource`."""
+        mosaics = self._lay(self._members(read, seeds), device)  # (B, 3, S, S)
+        size = self.options.side * self.options.cell
+        return two_views(mosaics, [(size, size)] * len(read), self.views, rotations0, rotations1, seeds, device)
+
+    def _members(self, read: Sequence[int], seeds: Sequence[int]) -> Tensor:
+        """(B, side, side) photographs of the mosaics: the one asked for, at a position that is drawn, among others."""
+        side, chosen = self.options.side, torch.tensor(self.chosen)
+        drawn = uniforms(seeds, side * side + 1, _LAID)  # (B, side^2 + 1)
+        members = chosen[(drawn[:, 1:] * len(chosen)).long()]
+        members.scatter_(1, (drawn[:, :1] * side * side).long(), torch.tensor(list(read))[:, None])
+        return members.view(-1, side, side)
+
+    def _lay(self, members: Tensor, device: torch.device) -> Tensor:
+        """(B, 3, side * cell, side * cell) uint8 mosaics of (B, side, side) photographs.
+
+        On a GPU the squares of all photographs are made once and kept.
+        """
+        flat, side, cell = members.flatten(), self.options.side, self.options.cell
+        if self.store.pixels.device.type == "cpu":
+            cells = torch.stack([self._cut(index) for index in flat.tolist()]).to(device, non_blocking=True)
+        else:
+            cells = self._all_cells[flat.to(self.store.pixels.device)]  # (B * side^2, 3, C, C)
+        laid = cells.view(-1, side, side, 3, cell, cell).permute(0, 3, 1, 4, 2, 5)
+        return laid.reshape(-1, 3, side * cell, side * cell)
+
+    @cached_property
+    def _all_cells(self) -> Tensor:
+        return torch.stack([self._cut(index) for index in range(len(self.store))])
+
+    def _cut(self, index: int) -> Tensor:
+        """(3, C, C) uint8: the middle of a photograph whose short side is made that of a cell."""
+        photo, cell = self.store[index], self.options.cell
+        height, width = photo.shape[1:]
+        factor = cell / min(height, width)
+        size = [max(cell, math.floor(factor * extent)) for extent in (height, width)]
+        scaled = F.interpolate(photo[None].float(), size, mode="bilinear", antialias=True, align_corners=False)[0]
+        top, left = ((extent - cell) // 2 for extent in size)
+        return scaled[:, top : top + cell, left : left + cell].round().clamp(0, 255).to(torch.uint8)

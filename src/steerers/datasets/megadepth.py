@@ -21,11 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers.datasets.depth import TOLERANCE, DepthCamera, DepthWarp
-from steerers.datasets.pairs import PairBatch, ViewWarp, points_in_views
-from steerers.datasets.photometric import relight
+from steerers.datasets.depth import DepthCamera, DepthWarp
+from steerers.datasets.pairs import PairBatch, ViewWarp, mix, points_in_views, uniforms
 from steerers.datasets.photos import few
-from steerers.datasets.rng import mix, uniforms
 from steerers.datasets.scene_info import (
     Split,
     find_detections,
@@ -35,12 +33,15 @@ from steerers.datasets.scene_info import (
     scenes_of,
     weigh_pairs,
 )
-from steerers.datasets.views import Views, fit_view, render_views
+from steerers.datasets.views import Views, fit_view, relight, render_views
 from steerers.geometry import scaling, transform_points
 from steerers.images.load import load_image, to_uint8
 from steerers.viz.progress import progress
 
-_SHAKE = 21  # stream of a seed
+SHAKE = 32
+"""Largest shift of a view, in its pixels."""
+
+_SHIFT = 21  # stream of a seed
 
 
 class Photograph(NamedTuple):
@@ -60,12 +61,7 @@ class MegaDepth:
     Args:
         root: the folder that holds ``prep_scene_info``.
         views: their size, and the strength of the change of light; the rest of it is not used.
-        split: which scenes; ``scenes`` names them instead.
-        min_overlaps: pairs are drawn from the union of the lists of pairs that overlap more than each of these.
-        max_pairs: of a scene and list; more are sub-sampled.
-        shake: largest shift of a view, in its pixels.
-        tolerance: of depths; see :class:`~steerers.datasets.depth.DepthWarp`.
-        seed: of the sub-sampling.
+        split: which scenes.
         detections: read the points of the reconstructions too, towards which a detector is trained. They fill
             :attr:`PairBatch.detections <steerers.datasets.pairs.PairBatch>`.
 
@@ -77,32 +73,15 @@ class MegaDepth:
     """(P,) float64, how often each pair is drawn."""
 
     def __init__(
-        self,
-        root: str | PathLike[str],
-        *,
-        views: Views | None = None,
-        split: Split = "train",
-        scenes: Sequence[str] | None = None,
-        min_overlaps: Sequence[float] = (0.01, 0.35),
-        max_pairs: int = 100_000,
-        shake: int = 32,
-        tolerance: float = TOLERANCE,
-        seed: int = 0,
-        detections: bool = False,
+        self, root: str | PathLike[str], *, views: Views, split: Split = "train", detections: bool = False
     ) -> None:
-        _check_options(min_overlaps, max_pairs, shake, tolerance)
-        self.root = Path(root)
-        self.views = views or Views()
-        self.shake, self.tolerance = shake, tolerance
+        self.root, self.views = Path(root), views
         found = list_scenes(root)
-        names = scenes_of(split, found) if scenes is None else list(scenes)
-        unknown = [name for name in names if name not in found]
-        if unknown:
-            raise ValueError(f"{root} has no scene {', '.join(unknown)}; it has {few(list(found), 8)}")
+        names = scenes_of(split, found)
         if not names:
             raise ValueError(f"{root} has no scene of the split {split!r}; it has {few(list(found), 8)}")
         self.scenes = [read_scene_info(found[name]) for name in progress(names, "reading scenes")]
-        self._scene, self._pairs, self.weights = self._list_pairs(found, tuple(min_overlaps), max_pairs, seed)
+        self._scene, self._pairs, self.weights = self._list_pairs(found)
         self._detections = self._read_detections() if detections else None
 
     def __len__(self) -> int:
@@ -130,7 +109,7 @@ class MegaDepth:
         images0, masks0, from_photos0 = self._render(sides[0], rotations0, [mix(seed, 0) for seed in seeds], device)
         images1, masks1, from_photos1 = self._render(sides[1], rotations1, [mix(seed, 1) for seed in seeds], device)
         cameras = [[photograph.camera for photograph in side] for side in sides]
-        scene = DepthWarp(*cameras, tolerance=self.tolerance, device=device)
+        scene = DepthWarp(*cameras, device=device)
         warp = ViewWarp(from_photos0.to(device), from_photos1.to(device), masks0, masks1, scene)
         rotated = (rotations0.to(device), rotations1.to(device))
         detections = None
@@ -141,12 +120,11 @@ class MegaDepth:
             )
         return PairBatch(images0, images1, masks0, masks1, warp, *rotated, detections=detections)
 
-    def _list_pairs(
-        self, found: dict[str, Path], min_overlaps: Sequence[float], max_pairs: int, seed: int
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32], Tensor]:
+    def _list_pairs(self, found: dict[str, Path]) -> tuple[NDArray[np.int32], NDArray[np.int32], Tensor]:
+        """(P,) scenes, (P, 2) photographs and (P,) weights of all pairs."""
         scenes, pairs, weights = [], [], []
         for index, info in enumerate(self.scenes):
-            weight = weigh_pairs(info, min_overlaps, max_pairs, seed)
+            weight = weigh_pairs(info)
             wrong = int(((weight > 0) & ~info.usable_pairs).sum())
             if wrong:
                 raise ValueError(
@@ -187,8 +165,7 @@ class MegaDepth:
     ) -> tuple[Tensor, Tensor, Tensor]:
         size = self.views.size
         fitted = torch.stack([fit_view(photograph.camera.size, size) for photograph in photographs])  # (B, 3, 3)
-        shifts = (uniforms(seeds, 2, _SHAKE) * (2 * self.shake + 1)).floor() - self.shake  # (B, 2)
-        fitted[:, :2, 2] += shifts
+        fitted[:, :2, 2] += (uniforms(seeds, 2, _SHIFT) * (2 * SHAKE + 1)).floor() - SHAKE
         photos = [photograph.image.to(device, non_blocking=True) for photograph in photographs]
         strength = self.views.photometric
         images, masks, from_photos = render_views(photos, fitted, rotations, size, seeds if strength else None)
@@ -197,17 +174,6 @@ class MegaDepth:
 
 def _detections(photographs: Sequence[Photograph]) -> list[Tensor]:
     return [photograph.detections for photograph in photographs if photograph.detections is not None]
-
-
-def _check_options(min_overlaps: Sequence[float], max_pairs: int, shake: int, tolerance: float) -> None:
-    if not len(min_overlaps):
-        raise ValueError("min_overlaps must name at least one overlap, such as 0.01")
-    if max_pairs < 1:
-        raise ValueError(f"max_pairs must be at least 1, got {max_pairs}")
-    if shake < 0:
-        raise ValueError(f"shake must be at least 0 pixels, got {shake}")
-    if not 0 < tolerance < 1:
-        raise ValueError(f"tolerance must be between 0 and 1, got {tolerance}")
 
 
 def read_depth(path: str | PathLike[str]) -> Tensor:

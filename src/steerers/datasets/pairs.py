@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from steerers.datasets.rng import uniforms
 from steerers.geometry import transform_points
 
 Rotations = Literal["none", "C4", "SO2", "joint-C4", "joint-SO2"]
@@ -97,8 +97,6 @@ class PairSource(Protocol):
 
 def draw_rotations(rotations: Rotations, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Rotations of the first and the second views, (B,) float64 radians each, from one seed a pair."""
-    if rotations not in get_args(Rotations):
-        raise ValueError(f"unknown rotations {rotations!r}; use {', '.join(get_args(Rotations))}")
     drawn = uniforms(seeds, 2)  # (B, 2)
     if rotations.endswith("C4"):
         drawn = (4 * drawn).floor() / 4
@@ -108,56 +106,42 @@ def draw_rotations(rotations: Rotations, seeds: Sequence[int]) -> tuple[Tensor, 
     return angles[:, 0], angles[:, 1]
 
 
-@dataclass(frozen=True, eq=False)
 class ViewWarp:
     """The warp between views of photographs.
 
-    Attributes:
-        from_photos0: (B, 3, 3) float64, from pixels of the first photographs to those of the first views.
-        scene: the warp between the photographs, in their pixels; ``None`` where both views are of one photograph.
+    Args:
+        from_photos0: (B, 3, 3), from pixels of the first photographs to those of the first views.
         masks0: (B, S, S) bool, where photographs cover views: what falls elsewhere is not valid.
+        scene: the warp between the photographs, in their pixels; ``None`` where both views are of one photograph.
     """
 
-    from_photos0: Tensor
-    from_photos1: Tensor
-    masks0: Tensor
-    masks1: Tensor
-    scene: Warp | None = None
-    _to_photos: tuple[Tensor, Tensor] = field(init=False, repr=False)
-    """Inverted once, where the maps are: on the CPU that keeps no GPU waiting."""
-
-    def __post_init__(self) -> None:
-        device = self.masks0.device
-        inverses = tuple(torch.linalg.inv(maps.double()).to(device) for maps in (self.from_photos0, self.from_photos1))
-        object.__setattr__(self, "_to_photos", inverses)
-        for name in ("from_photos0", "from_photos1"):
-            object.__setattr__(self, name, getattr(self, name).to(device, torch.float64))
+    def __init__(
+        self, from_photos0: Tensor, from_photos1: Tensor, masks0: Tensor, masks1: Tensor, scene: Warp | None = None
+    ) -> None:
+        self.masks0, self.masks1, self.scene = masks0, masks1, scene
+        both, device = (from_photos0.double(), from_photos1.double()), masks0.device
+        self.from_photos0, self.from_photos1 = (maps.to(device) for maps in both)
+        # Inverted once, where the maps are: on the CPU that keeps no GPU waiting.
+        self._to_photos0, self._to_photos1 = (torch.linalg.inv(maps).to(device) for maps in both)
 
     def forward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
         """First views to second views; see :class:`Warp`."""
-        across = None if self.scene is None else self.scene.forward
-        return self._warp(xy, self._to_photos[0], self.from_photos1, self.masks1, across)
+        if self.scene is None:
+            return self._covered(transform_points(self.from_photos1 @ self._to_photos0, xy), self.masks1)
+        moved, seen = self.scene.forward(transform_points(self._to_photos0, xy))
+        return self._covered(transform_points(self.from_photos1, moved), self.masks1, seen)
 
     def backward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
         """Second views to first views."""
-        across = None if self.scene is None else self.scene.backward
-        return self._warp(xy, self._to_photos[1], self.from_photos0, self.masks0, across)
+        if self.scene is None:
+            return self._covered(transform_points(self.from_photos0 @ self._to_photos1, xy), self.masks0)
+        moved, seen = self.scene.backward(transform_points(self._to_photos1, xy))
+        return self._covered(transform_points(self.from_photos0, moved), self.masks0, seen)
 
     @staticmethod
-    def _warp(
-        xy: Tensor,
-        to_photos: Tensor,
-        target: Tensor,
-        masks: Tensor,
-        across: Callable[[Tensor], tuple[Tensor, Tensor]] | None,
-    ) -> tuple[Tensor, Tensor]:
-        if across is None:
-            moved = transform_points(target @ to_photos, xy)
-            seen = torch.ones_like(xy[..., 0], dtype=torch.bool)
-        else:
-            moved, seen = across(transform_points(to_photos, xy))
-            moved = transform_points(target, moved)
-        return moved, seen & covered(masks, moved)
+    def _covered(moved: Tensor, masks: Tensor, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        inside = covered(masks, moved)
+        return moved, inside if seen is None else inside & seen
 
 
 def covered(masks: Tensor, xy: Tensor) -> Tensor:
@@ -212,3 +196,69 @@ def _distances(moved: Tensor, seen: Tensor, others: Tensor, real: Tensor | None,
     moved = torch.where(seen[..., None], moved, torch.zeros_like(moved))
     distances = torch.cdist(moved.double(), others.double()).float()
     return distances.masked_fill(~(seen[..., None] & counted[:, None]), math.inf)
+
+
+# Random numbers -------------------------------------------------------------------------------------------------------
+#
+# They follow from seeds alone: step, rank and position in the batch give the seed, so that a resumed run draws what the
+# uninterrupted one would have drawn, and two processes draw what one would.
+
+_MIX = 0x9E3779B97F4A7C15  # the golden ratio in 64 bits: spreads small seeds
+_MASK = (1 << 63) - 1
+_WORD = (1 << 32) - 1
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of SplitMix64
+
+
+def mix(*parts: int) -> int:
+    """One seed from several whole numbers; different parts give, for all practical purposes, different seeds."""
+    state = _MIX  # not 0, from which leading zeros would not move it
+    for part in parts:
+        state = (state ^ (part & _MASK)) * _MIX & (1 << 64) - 1
+        state ^= state >> 29
+    return state & _MASK
+
+
+def generator_of(seed: int, stream: int = 0) -> torch.Generator:
+    """A generator for one element of a batch; ``stream`` keeps its purposes apart."""
+    return torch.Generator().manual_seed(mix(seed, stream))
+
+
+def uniforms(seeds: Sequence[int], count: int, stream: int = 0) -> Tensor:
+    """(B, count) float64 in [0, 1), row b from ``seeds[b]`` alone.
+
+    SplitMix64 (Steele, Lea and Flood, 2014) for all rows at once: making a generator for each of them took longer than
+    a step of training does.
+    """
+    starts = np.array([mix(seed, stream) for seed in seeds], dtype=np.uint64)  # (B,)
+    state = starts[:, None] + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_MIX)  # (B, count), modulo 2^64
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(_FIRST)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(_SECOND)
+    bits = (state ^ (state >> np.uint64(31))) >> np.uint64(11)  # 53 of them
+    return torch.from_numpy(bits.astype(np.float64) * 2.0**-53)
+
+
+def noise(seeds: Sequence[int], count: int, stream: int, device: torch.device) -> Tensor:
+    """(B, count) float32 of mean 0 and deviation 1, nearly normal, row b from ``seeds[b]`` alone, made on ``device``.
+
+    The same generator with 32 bits, in whole numbers, so that every device makes the same: the sum of four bytes of
+    each state, which no eye and no network tells from a normal distribution.
+    """
+    starts = torch.tensor([mix(seed, stream) & _WORD for seed in seeds], dtype=torch.int64).to(device)
+    state = starts[:, None] + torch.arange(count, device=device) * (_MIX & _WORD)
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):  # products stay below 2^63
+        state = state & _WORD
+        state = (state ^ (state >> shift)) * factor
+    state = state & _WORD
+    state = state ^ (state >> 15)
+    total = (state & 0xFF) + (state >> 8 & 0xFF) + (state >> 16 & 0xFF) + (state >> 24)
+    return (total - 510).float() / 147.8  # the mean and the deviation of four bytes
+
+
+# Options --------------------------------------------------------------------------------------------------------------
+
+
+def check_options(options: object, must: str, fits: Callable[[Any], bool], *names: str) -> None:
+    """Refuse values of a dataclass that do not fit, naming the first that ``must`` be something else."""
+    for name in names:
+        if not fits(getattr(options, name)):
+            raise ValueError(f"{name} must {must}, got {getattr(options, name)}")

@@ -126,7 +126,6 @@ class PhotoStore:
 
     def __getitem__(self, index: int) -> Tensor:
         """(3, H, W) uint8, a view into the store."""
-        index = range(len(self))[index]
         (width, height), start = self.sizes[index], self._starts[index]
         return self.pixels[start : start + 3 * width * height].view(3, height, width)
 
@@ -170,8 +169,6 @@ class PhotoStore:
         Raises:
             ValueError: naming the photograph that cannot be read, or the cache that is damaged.
         """
-        if not photos:
-            raise ValueError("there are no photographs to open")
         if cache is None:
             return cls._decode(photos, max_size)
         path = cache / f"photos-{_hash(photos, max_size)}.npy"

@@ -1,4 +1,4 @@
-"""COLMAP reconstructions on disk: scenes, their models or tracks, photographs and depth maps."""
+"""COLMAP reconstructions: scenes on disk, with models or tracks, depth maps, and the pairs of images that they give."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ from steerers.geometry import Size
 
 TRACKS = "tracks.npz"
 """The file that :func:`steerers.datasets.colmap.export` writes beside the photographs."""
+
+MIN_SHARED, MAX_ANGLE, MIN_AGREEMENT = 30, 60.0, 0.7
+"""Of a pair that training takes: how many tracks its images share, at which mean angle (degrees) the two cameras see
+them, and how well, from 0 to 1, one rotation and scale explain where the tracks lie."""
 
 _MODELS = ("", "sparse", "sparse/0")  # where a model may lie below its folder
 _POINT, _IMAGE = struct.Struct("<Q3d3Bd"), struct.Struct("<I7dI")  # of a record, before its name and its list
@@ -93,10 +97,12 @@ class Reconstruction:
         cameras = [model.cameras[image.camera_id] for image in images]
         point_ids = np.array(sorted(model.point3D_ids()), dtype=np.int64)
         observed = [_observations(image, point_ids) for image in images]
+        K = np.array([camera.calibration_matrix() for camera in cameras], np.float64).reshape(-1, 3, 3)
+        K[:, :2, 2] -= 0.5  # from COLMAP's pixels
         return cls(
             names=tuple(str(image.name) for image in images),
             sizes=np.array([(camera.width, camera.height) for camera in cameras], np.int64).reshape(-1, 2),
-            K=np.array([_intrinsics(camera) for camera in cameras], np.float64).reshape(-1, 3, 3),
+            K=K,
             distorted=np.array([not camera.is_undistorted() for camera in cameras], np.bool_),
             poses=np.array([image.cam_from_world().matrix() for image in images], np.float64).reshape(-1, 3, 4),
             starts=np.cumsum([0, *(len(tracks) for _, tracks in observed)], dtype=np.int64),
@@ -146,13 +152,6 @@ def _check_whole(path: Path, head: struct.Struct) -> None:
         raise ValueError(f"{path}: a damaged file of a COLMAP model: it is cut off, or not what its name says")
 
 
-def _intrinsics(camera: Any) -> NDArray[np.float64]:
-    """(3, 3), for pixels with the centre of the top-left one at (0, 0)."""
-    K = np.array(camera.calibration_matrix(), np.float64)
-    K[:2, 2] -= 0.5
-    return K
-
-
 def _observations(image: Any, point_ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """(S, 2) pixels and (S,) tracks of an image in the order of the tracks, without those that it sees twice."""
     seen = image.get_observation_points2D()
@@ -193,21 +192,15 @@ def open_scenes(root: StrPath, images: StrPath | None = None, depths: StrPath | 
             images=Path(images) / below if images is not None else home / "images",
             depths=maps if maps.is_dir() or depths is not None else None,
         )
-        if problem := _depth_problem(scene):
-            raise ValueError(problem)
+        if scene.depths is not None and not scene.depths.is_dir():
+            raise ValueError(f"{scene.depths}: no such folder of depth maps")
+        if scene.depths is not None and scene.reconstruction.distorted.any():
+            raise ValueError(
+                f"{scene.depths}: depth maps need pinhole cameras, but {scene.reconstruction.distorted.sum()} of the "
+                "model have lens distortion; use the folder that COLMAP's image_undistorter "
+                "(pycolmap.undistort_images) wrote"
+            )
         yield scene
-
-
-def _depth_problem(scene: Scene) -> str | None:
-    if scene.depths is not None and not scene.depths.is_dir():
-        return f"{scene.depths}: no such folder of depth maps"
-    if scene.depths is not None and scene.reconstruction.distorted.any():
-        count = int(scene.reconstruction.distorted.sum())
-        return (
-            f"{scene.depths}: depth maps need pinhole cameras, but {count} of the model have lens distortion; use the "
-            "folder that COLMAP's image_undistorter (pycolmap.undistort_images) wrote"
-        )
-    return None
 
 
 def depth_path(depths: Path, name: str) -> Path:
@@ -250,3 +243,80 @@ def aspect_problem(size: Size, expected: Sequence[int] | NDArray[np.int64]) -> s
     if abs(size[0] * expected[1] / (size[1] * expected[0]) - 1) < _ASPECT_SLACK:
         return None
     return f"{size[0]} x {size[1]} pixels, which is not the aspect of its camera's {expected[0]} x {expected[1]}"
+
+
+# Pairs of images ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Covisible:
+    """P pairs of images of a reconstruction that share tracks."""
+
+    images: NDArray[np.int64]  # (P, 2), the first with the smaller index
+    shared: NDArray[np.int64]  # (P,), how many tracks
+    angles: NDArray[np.float64]  # (P,) degrees, mean angle at which the two cameras see them
+    similarity: NDArray[np.complex128]  # (P,), scale and rotation of offsets x + iy from the first image to the second
+    agreement: NDArray[np.float64]  # (P,) in [0, 1], how well a similarity explains where the tracks lie
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def usable(self) -> Covisible:
+        """The pairs that training takes: near enough to each other, and with no doubt how they are rotated."""
+        chosen = (self.shared >= MIN_SHARED) & (self.angles <= MAX_ANGLE) & (self.agreement >= MIN_AGREEMENT)
+        return Covisible(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+
+def covisible(reconstruction: Reconstruction) -> Covisible:
+    """All pairs of images that share at least two tracks."""
+    count = len(reconstruction)
+    keys, sums = _pair_sums(reconstruction)
+    shared, angle, x0, y0, x1, y1, spread0, spread1, dot, cross = sums[:, sums[0] >= 2]
+    keys = keys[sums[0] >= 2]
+    spread0 = spread0 - (x0**2 + y0**2) / shared
+    spread1 = spread1 - (x1**2 + y1**2) / shared
+    product = dot + 1j * cross - (x0 - 1j * y0) * (x1 + 1j * y1) / shared  # of conj(z0) z1, about the means
+    with np.errstate(divide="ignore", invalid="ignore"):
+        similarity = product / np.abs(product) * np.sqrt(spread1 / spread0)
+        agreement = np.abs(product) / np.sqrt(spread0 * spread1)
+    usable = np.isfinite(similarity) & (np.abs(similarity) > 0)
+    return Covisible(
+        images=np.stack([keys // max(count, 1), keys % max(count, 1)], axis=1),
+        shared=shared.astype(np.int64),
+        angles=angle / shared,
+        similarity=np.where(usable, similarity, 1.0),
+        agreement=np.where(usable, agreement, 0.0).clip(0, 1),
+    )
+
+
+def _pair_sums(reconstruction: Reconstruction) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """(P,) pairs as ``first * N + second``, and (10, P) sums over the tracks they share; see :func:`covisible`."""
+    image = np.repeat(np.arange(len(reconstruction)), np.diff(reconstruction.starts))
+    order = np.lexsort((image, reconstruction.tracks))
+    image, track, xy = image[order], reconstruction.tracks[order], reconstruction.xy[order].astype(np.float64)
+    centres = -np.einsum("nji,nj->ni", reconstruction.poses[:, :, :3], reconstruction.poses[:, :, 3])  # (N, 3)
+    rays = reconstruction.points[track] - centres[image]  # (O, 3)
+    rays /= np.maximum(np.linalg.norm(rays, axis=1, keepdims=True), 1e-12)
+    keys, sums = [np.zeros(0, np.int64)], [np.zeros((10, 0))]
+    for step in range(1, len(track)):
+        a = np.flatnonzero(track[step:] == track[:-step])
+        if not len(a):
+            break
+        b = a + step
+        pair, inverse = np.unique(image[a] * len(reconstruction) + image[b], return_inverse=True)
+        keys.append(pair)
+        columns = _columns(xy[a], xy[b], rays[a], rays[b])
+        sums.append(np.stack([np.bincount(inverse, column, len(pair)) for column in columns]))
+    pair, inverse = np.unique(np.concatenate(keys), return_inverse=True)
+    joined = np.concatenate(sums, axis=1)
+    return pair, np.stack([np.bincount(inverse, row, len(pair)) for row in joined])
+
+
+def _columns(
+    xy0: NDArray[np.float64], xy1: NDArray[np.float64], rays0: NDArray[np.float64], rays1: NDArray[np.float64]
+) -> list[NDArray[np.float64]]:
+    """What is summed over the tracks of a pair: their number, angles, and the moments of the two sets of pixels."""
+    (x0, y0), (x1, y1) = xy0.T, xy1.T
+    angle = np.degrees(np.arccos(np.clip((rays0 * rays1).sum(axis=1), -1, 1)))
+    moments = [x0**2 + y0**2, x1**2 + y1**2, x0 * x1 + y0 * y1, x0 * y1 - y0 * x1]
+    return [np.ones_like(x0), angle, x0, y0, x1, y1, *moments]

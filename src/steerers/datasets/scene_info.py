@@ -1,35 +1,29 @@
 """The scenes of MegaDepth as DKM and DeDoDe prepared them: cameras and pairs, and the points of the reconstructions.
 
-    ROOT/prep_scene_info/SCENE.npy                             a dictionary: paths, cameras, pairs, overlaps
-    ROOT/prep_scene_info/detections/detections_SCENE.npy       a dictionary: of each photograph, by its index in the
-                                                               lists, (N, 3) x, y and number of what was triangulated
-
-Pixels are COLMAP's: their top-left corner is at (0, 0).
+:mod:`.megadepth` says where the files lie. Pixels are COLMAP's: their top-left corner is at (0, 0).
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steerers.datasets.safe_arrays import read_dictionary, read_named
 
-Split = Literal["train", "test", "all"]
+Split = Literal["train", "test"]
 
 SCENE_INFO = "prep_scene_info"
-DETECTIONS = "detections"
 DETECTIONS_HELP = (
     "DeDoDe's data_prep/prep_keypoints.py (https://github.com/Parskatt/DeDoDe) makes them from the reconstructions in "
     "Undistorted_SfM/SCENE/sparse-txt"
 )
-KEYS = ("image_paths", "depth_paths", "intrinsics", "poses", "pairs", "overlaps")
 
 TEST_SCENES = frozenset({"0015", "0022"})
 """The scenes of MegaDepth-1500, on which everybody evaluates."""
@@ -39,8 +33,6 @@ LEFT_OUT_BY_LOFTR = frozenset(
 """Scenes with reconstructions of low quality."""
 IMC_2021_SCENES = frozenset({"0008", "0019", "0021", "0024", "0025", "0032", "0063", "1589"})
 """Scenes that are in the test set of the Image Matching Challenge 2021."""
-
-_ENDINGS = (".npy", ".npz")
 
 
 # Scene descriptions ---------------------------------------------------------------------------------------------------
@@ -119,13 +111,8 @@ class SceneInfo:
 
 
 def read_scene_info(path: str | PathLike[str]) -> SceneInfo:
-    """Read a scene description, ``.npy`` with a dictionary or ``.npz``, without running anything that is in it.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is damaged, asks for more than arrays, or lacks something; the path is named.
-    """
-    values = read_named(path, KEYS, "scene description")
+    """Read a scene description, ``.npy`` with a dictionary or ``.npz``; ValueError names one that cannot be used."""
+    values = read_named(path, [field.name for field in fields(SceneInfo)][1:], "scene description")
     try:
         return _scene_info(Path(path).stem, values)
     except (ValueError, TypeError) as error:
@@ -133,26 +120,23 @@ def read_scene_info(path: str | PathLike[str]) -> SceneInfo:
 
 
 def _scene_info(name: str, values: dict[str, Any]) -> SceneInfo:
-    image_paths, depth_paths = (_paths(key, values[key]) for key in ("image_paths", "depth_paths"))
-    intrinsics, poses = _matrices("intrinsics", values["intrinsics"], 3), _matrices("poses", values["poses"], 4)
-    listed = np.asarray(values["pairs"])
-    pairs = np.asarray(listed.tolist() if listed.dtype == object else listed, dtype=np.int64).reshape(-1, 2)
+    lists: dict[str, Any] = {key: _paths(key, values[key]) for key in ("image_paths", "depth_paths")}
+    lists |= {key: _matrices(key, values[key], side) for key, side in (("intrinsics", 3), ("poses", 4))}
+    pairs = np.array(np.asarray(values["pairs"]).tolist(), dtype=np.int64).reshape(-1, 2)
     overlaps = np.asarray(values["overlaps"], dtype=np.float64).reshape(-1)
-    counts = {"image_paths": len(image_paths), "depth_paths": len(depth_paths)}
-    counts |= {"intrinsics": len(intrinsics), "poses": len(poses)}
-    if len(set(counts.values())) > 1:
-        raise ValueError(f"the lists have different lengths: {', '.join(f'{k} {n}' for k, n in counts.items())}")
+    if len(set(map(len, lists.values()))) > 1:
+        counts = ", ".join(f"{key} {len(values)}" for key, values in lists.items())
+        raise ValueError(f"the lists have different lengths: {counts}")
     if len(pairs) != len(overlaps):
         raise ValueError(f"there are {len(pairs)} pairs but {len(overlaps)} overlaps")
-    return SceneInfo(name, image_paths, depth_paths, intrinsics, poses, pairs, overlaps)
+    return SceneInfo(name, pairs=pairs, overlaps=overlaps, **lists)
 
 
 def _paths(key: str, values: Any) -> tuple[str | None, ...]:
-    paths = list(values)
-    for index, path in enumerate(paths):
+    for index, path in enumerate(values):
         if path is not None and not isinstance(path, str):
             raise TypeError(f"{key}[{index}] must be a path or None, got {type(path).__name__}")
-    return tuple(None if path is None else str(path) for path in paths)
+    return tuple(None if path is None else str(path) for path in values)
 
 
 def _matrices(key: str, values: Any, side: int) -> NDArray[np.float64]:
@@ -177,7 +161,7 @@ def list_scenes(root: str | PathLike[str]) -> dict[str, Path]:
         ValueError: if there are none.
     """
     folder = Path(root) / SCENE_INFO
-    found = {path.stem: path for path in sorted(folder.glob("*")) if path.suffix in _ENDINGS and path.is_file()}
+    found = {path.stem: path for path in sorted(folder.glob("*")) if path.suffix in (".npy", ".npz") and path.is_file()}
     if not found:
         why = "holds no scene" if folder.is_dir() else "is missing"
         raise ValueError(
@@ -192,27 +176,24 @@ def scenes_of(split: Split, names: Iterable[str]) -> list[str]:
     ``train`` leaves out the test scenes, those that LoFTR leaves out, and those of the Image Matching Challenge, as the
     paper does; ``test`` are the scenes of MegaDepth-1500.
     """
-    if split not in get_args(Split):
-        raise ValueError(f"unknown split {split!r}; use {', '.join(get_args(Split))}")
-    kept = set(names)
-    if split == "train":
-        kept -= TEST_SCENES | LEFT_OUT_BY_LOFTR | IMC_2021_SCENES
-    elif split == "test":
-        kept &= TEST_SCENES
-    return sorted(kept)
+    if split == "test":
+        return sorted(TEST_SCENES & set(names))
+    return sorted(set(names) - TEST_SCENES - LEFT_OUT_BY_LOFTR - IMC_2021_SCENES)
 
 
-def weigh_pairs(info: SceneInfo, min_overlaps: Sequence[float], max_pairs: int, seed: int) -> NDArray[np.float64]:
+def weigh_pairs(
+    info: SceneInfo, min_overlaps: Sequence[float] = (0.01, 0.35), max_pairs: int = 100_000
+) -> NDArray[np.float64]:
     """(P,) how often each pair of a scene is drawn; 0 for pairs that are left out.
 
-    Each overlap makes a list of n pairs that overlap more, at most ``max_pairs`` of them drawn by ``seed``, each with
-    the weight n^-0.75, so that large scenes do not drown small ones. A pair has the sum of its weights in all lists.
+    Each overlap makes a list of n pairs that overlap more, at most ``max_pairs`` of them drawn, each with the weight
+    n^-0.75, so that large scenes do not drown small ones. A pair has the sum of its weights in all lists.
     """
     weights = np.zeros(len(info.pairs))
     for index, overlap in enumerate(min_overlaps):
         chosen = np.flatnonzero(info.overlaps > overlap)
         if len(chosen) > max_pairs:
-            generator = np.random.default_rng([seed, zlib.crc32(info.name.encode()), index])
+            generator = np.random.default_rng([0, zlib.crc32(info.name.encode()), index])
             chosen = generator.choice(chosen, max_pairs, replace=False)
         weights[chosen] += max(1, len(chosen)) ** -0.75
     return weights
@@ -223,7 +204,7 @@ def weigh_pairs(info: SceneInfo, min_overlaps: Sequence[float], max_pairs: int, 
 
 def detections_path(root: str | PathLike[str], scene: str) -> Path:
     """Where the points of a scene lie."""
-    return Path(root) / SCENE_INFO / DETECTIONS / f"{DETECTIONS}_{scene}.npy"
+    return Path(root) / SCENE_INFO / "detections" / f"detections_{scene}.npy"
 
 
 def read_detections(path: str | PathLike[str], photographs: Collection[int]) -> dict[int, NDArray[np.float32]]:
@@ -233,8 +214,7 @@ def read_detections(path: str | PathLike[str], photographs: Collection[int]) -> 
         photographs: which are wanted, by their indices in the lists of the scene description.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is damaged, asks for more than arrays, or lacks a photograph; the path is named.
+        ValueError: if the file is damaged, asks for more than arrays, or lacks a photograph; the path is named.
     """
     values = read_dictionary(path, "file of detections")
     missing = [index for index in photographs if index not in values]

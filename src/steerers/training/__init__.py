@@ -2,7 +2,7 @@
 
 - :mod:`.config`: what a TOML file says.
 - :mod:`.build`: the networks, the steerer and the objective that it asks for; :mod:`.feed`: its pairs, in batches.
-- :mod:`.loop`: gradient descent; :mod:`.validation`: what held-out pairs say.
+- :mod:`.loop`: gradient descent, and what held-out pairs say.
 - :mod:`.objectives`: what is minimised.
 - :mod:`.run_folder`: what a run writes, and how it is read back; :mod:`.spectrum`: its eigenvalues.
 

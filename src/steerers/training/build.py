@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from steerers._weights import load_into, load_state
+from steerers.datasets.pairs import generator_of
 from steerers.datasets.photos import find_photos, held_out
-from steerers.datasets.rng import generator_of
 from steerers.features import Keypoints
 from steerers.models import parts, zoo
 from steerers.models.base import Descriptor, Detector, LogitDetector
@@ -23,7 +23,7 @@ from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 from steerers.training.config import ModelConfig, SteererConfig, TrainConfig
 from steerers.training.feed import build_sources, check_dense, data_paths, needs_detections, open_reconstructions
-from steerers.training.objectives.base import Objective
+from steerers.training.objectives import Objective
 from steerers.training.objectives.descriptions import DescriptorObjective
 from steerers.training.objectives.joint import JointObjective
 from steerers.training.objectives.keypoints import DetectorObjective
@@ -114,7 +114,7 @@ def build_network(config: ModelConfig, precision: str = "float32", *, pretrained
     elif config.kind == "dedode-detector-l":
         network = DedodeDetector("L", dtype=dtype)
     elif config.kind == "dedode-g":
-        backbone = parts.load_dinov2(_backbone(config)) if pretrained else None
+        backbone = parts.load_dinov2(Path(config.backbone_weights or fetch(zoo.DINOV2))) if pretrained else None
         network = DedodeDescriptor("G", backbone=backbone, dtype=dtype)
     else:
         network = DedodeDescriptor("B", dtype=dtype)
@@ -123,12 +123,9 @@ def build_network(config: ModelConfig, precision: str = "float32", *, pretrained
     if pretrained and config.weights == VGG:
         parts.load_vgg(network, fetch(zoo.VGG19_BN))
     elif pretrained and config.weights:
-        load_weights(network, _locate(config.weights), f"model.kind {config.kind!r}")
+        file = published(config.weights)
+        load_weights(network, Path(config.weights) if file is None else fetch(file), f"model.kind {config.kind!r}")
     return network
-
-
-def _backbone(config: ModelConfig) -> Path:
-    return Path(config.backbone_weights) if config.backbone_weights else fetch(zoo.DINOV2)
 
 
 def load_weights(network: nn.Module, path: Path, title: str) -> None:
@@ -143,12 +140,6 @@ def load_weights(network: nn.Module, path: Path, title: str) -> None:
             state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
             break
     load_into(network, state, path, title)
-
-
-def _locate(weights: str) -> Path:
-    """The file that ``model.weights`` names: one of this machine, or a published one by its name."""
-    file = published(weights)
-    return Path(weights) if file is None else fetch(file)
 
 
 def published(weights: str) -> WeightFile | None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from steerers.datasets.mosaics import MosaicOptions
-from steerers.datasets.pairs import Rotations
+from steerers.datasets.folder import MosaicOptions
+from steerers.datasets.pairs import Rotations, check_options
 from steerers.datasets.views import Views
 from steerers.models.compact import CompactConfig
 from steerers.training.objectives.descriptions import MatchingOptions, Setting
@@ -48,10 +48,8 @@ class DataConfig:
     mosaics: MosaicOptions = field(default_factory=MosaicOptions)
 
     def __post_init__(self) -> None:
-        _within("held_out", self.held_out, 0, 1)
-        _within("colmap_fraction", self.colmap_fraction, 0, 1)
-        if self.max_photo_size < 32:
-            raise ValueError(f"max_photo_size must be at least 32 pixels, got {self.max_photo_size}")
+        check_options(self, "be in [0, 1)", lambda value: 0 <= value < 1, "held_out", "colmap_fraction")
+        check_options(self, "be at least 32 pixels", lambda value: value >= 32, "max_photo_size")
         if self.mosaics.fraction and self.source != "folder":
             raise ValueError(f"mosaics are made of photographs: they need source 'folder', not {self.source!r}")
         if self.mosaics.fraction + self.colmap_fraction > 1:
@@ -120,8 +118,8 @@ class OptimiserConfig:
     def __post_init__(self) -> None:
         if not self.learning_rate > 0 or any(not rate >= 0 for rate in self.learning_rates.values()):
             raise ValueError(f"learning rates must be positive, got {self.learning_rate} and {self.learning_rates}")
-        _within("ema", self.ema, 0, 1)
-        _not_negative(self, "weight_decay", "warm_up", "clip")
+        check_options(self, "be in [0, 1)", lambda value: 0 <= value < 1, "ema")
+        check_options(self, "not be negative", lambda value: value >= 0, "weight_decay", "warm_up", "clip")
 
     def rate_of(self, name: str) -> float:
         """The learning rate of the parameter of that name."""
@@ -147,7 +145,7 @@ class ValidationConfig:
     rotations: tuple[int, ...] = (0, 45, 90, 180)
 
     def __post_init__(self) -> None:
-        _not_negative(self, "every", "pairs")
+        check_options(self, "not be negative", lambda value: value >= 0, "every", "pairs")
 
 
 @dataclass(frozen=True)
@@ -185,23 +183,11 @@ class TrainConfig:
     validation: ValidationConfig = field(default_factory=ValidationConfig)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "checkpoint_every", "log_every", "spectrum_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        _not_negative(self, "seed")
+        counts = ("steps", "batch", "checkpoint_every", "log_every", "spectrum_every")
+        check_options(self, "be at least 1", lambda value: value >= 1, *counts)
+        check_options(self, "not be negative", lambda value: value >= 0, "seed")
         if self.name in ("", "..") or Path(self.name).name != self.name:
             raise ValueError(f"name must be a plain name such as 'c4-perm', got {self.name!r}")
-
-
-def _within(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value < high:
-        raise ValueError(f"{name} must be in [{low}, {high}), got {value}")
-
-
-def _not_negative(options: object, *names: str) -> None:
-    for name in names:
-        if not getattr(options, name) >= 0:
-            raise ValueError(f"{name} must not be negative, got {getattr(options, name)}")
 
 
 # Reading --------------------------------------------------------------------------------------------------------------

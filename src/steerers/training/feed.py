@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations
-from steerers.datasets.rng import mix, uniforms
+from steerers.datasets.colmap import Colmap
+from steerers.datasets.folder import Mosaics, Photographs
+from steerers.datasets.megadepth import MegaDepth
+from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations, mix, uniforms
+from steerers.datasets.photos import PhotoStore, find_photos
 from steerers.training.config import DataConfig, TrainConfig
-
-if TYPE_CHECKING:
-    from steerers.datasets.colmap import Colmap
 
 _CHOICE, _ORDER = 41, 42  # streams of the run's seed
 _READ_AHEAD = 2  # steps
@@ -79,22 +79,20 @@ def build_sources(
     if config.source == "folder":
         return _from_photographs(config, roots, device, cache)
     if config.source == "megadepth":
-        from steerers.datasets.megadepth import MegaDepth
-
         training, test = (
             MegaDepth(roots[0], views=config.views, split=split, detections=detections) for split in ("train", "test")
         )
         return Sources([(training, 1.0)], test)
-    splits = [_split(source, config.held_out) for source in open_reconstructions(config, roots, cache)]
+    sources = open_reconstructions(config, roots, cache)
+    try:
+        splits = [source.split(config.held_out) for source in sources]
+    except ValueError as error:
+        raise ValueError(f"data.held_out: {error}; choose another fraction") from error
     validation = max((held for _, held in splits), key=len)
     return Sources([(source, 1 / len(splits)) for source, _ in splits], validation)
 
 
 def _from_photographs(config: DataConfig, paths: Sequence[Path], device: torch.device, cache: Path | None) -> Sources:
-    from steerers.datasets.folder import Photographs
-    from steerers.datasets.mosaics import Mosaics
-    from steerers.datasets.photos import PhotoStore, find_photos
-
     store = PhotoStore.open(find_photos(paths), config.max_photo_size, cache)
     if device.type != "cpu":
         store = store.to(device)
@@ -113,16 +111,7 @@ def _from_photographs(config: DataConfig, paths: Sequence[Path], device: torch.d
 
 def open_reconstructions(config: DataConfig, paths: Sequence[Path], cache: Path | None) -> list[Colmap]:
     """The pairs of reconstructions; no photograph is decoded yet."""
-    from steerers.datasets.colmap import Colmap
-
     return [Colmap(path, views=config.views, max_size=config.max_photo_size, cache=cache) for path in paths]
-
-
-def _split(source: Colmap, fraction: float) -> tuple[Colmap, Colmap]:
-    try:
-        return source.split(fraction)
-    except ValueError as error:
-        raise ValueError(f"data.held_out: {error}; choose another fraction") from error
 
 
 # What the objectives need of them -------------------------------------------------------------------------------------

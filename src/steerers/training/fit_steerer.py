@@ -12,17 +12,15 @@ import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.datasets.pairs import ViewWarp, correspondences
-from steerers.datasets.photometric import relight
+from steerers.datasets.pairs import ViewWarp, check_options, correspondences, generator_of, mix
 from steerers.datasets.photos import find_images
-from steerers.datasets.rng import generator_of, mix
-from steerers.datasets.views import Views, draw_homographies, render_views
+from steerers.datasets.views import Views, draw_homographies, relight, render_views
 from steerers.images.load import ImageError, ImageSource, load_image
 from steerers.models.base import Descriptor, Detector
 from steerers.steering.equivariance import Describer, describe_image
@@ -68,19 +66,13 @@ class FitOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("num_pairs", "rotations", "num_keypoints", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("radius", "learning_rate", "inverse_temperature"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed must be 0 to 2^63 - 1, got {self.seed}")
-        if self.steps < 0:
-            raise ValueError(f"steps must not be negative, got {self.steps}")
-        if not 0 < self.held_out < 1:
-            raise ValueError(f"held_out must be between 0 and 1, got {self.held_out}")
-        if self.start not in ("orthogonal", "least-squares", "random", "identity"):
+        counts = ("num_pairs", "rotations", "num_keypoints", "batch")
+        check_options(self, "be at least 1", lambda value: value >= 1, *counts)
+        check_options(self, "be positive", lambda value: value > 0, "radius", "learning_rate", "inverse_temperature")
+        check_options(self, "be 0 to 2^63 - 1", lambda value: 0 <= value < 2**63, "seed")
+        check_options(self, "not be negative", lambda value: value >= 0, "steps")
+        check_options(self, "be between 0 and 1", lambda value: 0 < value < 1, "held_out")
+        if self.start not in get_args(Start):
             raise ValueError(f"unknown start {self.start!r}; use orthogonal, least-squares, random or identity")
 
 
@@ -247,8 +239,11 @@ class _ExampleMaker:
     def __call__(self, sources: Sequence[ImageSource], pairs: Iterable[int]) -> list[Described]:
         examples: list[Described] = []
         for pair in pairs:
-            photo = _load(sources[pair % len(sources)], 4 * self.options.views.size).to(self.device)
-            examples += self._pair(photo, mix(self.options.seed, pair))
+            try:
+                photo = load_image(sources[pair % len(sources)], max_size=4 * self.options.views.size).tensor
+            except ImageError as error:
+                raise ValueError(f"cannot use a photograph: {error}") from error
+            examples += self._pair(photo.to(self.device), mix(self.options.seed, pair))
         return examples
 
     def _pair(self, photo: Tensor, seed: int) -> list[Described]:
@@ -286,14 +281,6 @@ class _ExampleMaker:
         if not bool(torch.isfinite(descriptions).all()):
             raise ValueError("the descriptor gave descriptions that are not finite (NaN or infinite)")
         return keypoints.xy[None], F.normalize(descriptions.float(), dim=1)[None]
-
-
-def _load(source: ImageSource, max_size: int) -> Tensor:
-    """The (3, H, W) tensor of a photograph; a broken one raises with its path."""
-    try:
-        return load_image(source, max_size=max_size).tensor
-    except ImageError as error:
-        raise ValueError(f"cannot use a photograph: {error}") from error
 
 
 def _on_device(descriptor: Describer, detector: Detector | None, device: torch.device) -> tuple[Describer, Detector]:
@@ -347,12 +334,10 @@ def _matched(examples: Sequence[Described], order: int) -> tuple[Tensor, Tensor]
             continue
         _, i, j = pair.matches.unbind(dim=1)
         first, second = pair.first[0, i].double(), pair.second[0, j].double()
-        if nearest % order == 1:
-            rotated.append(second)
-            target.append(first)
-        if -nearest % order == 1:
-            rotated.append(first)
-            target.append(second)
+        for steps, before, after in ((nearest, second, first), (-nearest, first, second)):
+            if steps % order == 1:
+                rotated.append(before)
+                target.append(after)
     if not rotated:
         raise ValueError("no example shows the smallest rotation of the group: use more pairs or rotations")
     return torch.cat(rotated), torch.cat(target)

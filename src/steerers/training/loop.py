@@ -1,6 +1,6 @@
 """The loop: plain PyTorch, read from top to bottom.
 
-All that is drawn follows from the seed, the step and the place in the batch (:mod:`steerers.datasets.rng`), and the
+All that is drawn follows from the seed, the step and the place in the batch (:mod:`steerers.datasets.pairs`), and the
 learning rate from the step, so that a checkpoint needs no state of generators or schedules, a resumed run equals the
 uninterrupted one, and several processes draw what one would.
 """
@@ -24,15 +24,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from steerers._devices import parse_device
-from steerers.datasets.pairs import PairSource
+from steerers.datasets.pairs import PairBatch, PairSource, mix
 from steerers.models.compact import Compact
+from steerers.steering.steerer import Steerer
 from steerers.training import run_folder
 from steerers.training.config import OptimiserConfig, TrainConfig, to_dict
-from steerers.training.feed import Feed, Sources, check_dense
-from steerers.training.objectives.base import Objective, Terms
-from steerers.training.validation import autocast, validate
+from steerers.training.feed import Feed, Sources, check_dense, read_pair
+from steerers.training.objectives import Objective, Terms
 
 _PATIENCE = 2.0  # seconds
+_VALIDATION = 43  # seed of the held-out views
 
 
 @dataclass(frozen=True)
@@ -200,14 +201,8 @@ def _advance(state: _State, feed: Feed, log: run_folder.RunLog) -> None:
         done = _now(state.device, True)
         values = {"loss": _check_finite(state), **_means(terms), "gradient": float(state.gradient)}
         values["learning_rate"] = float(state.optimiser.param_groups[0]["lr"])
-        log.step(
-            state.step,
-            config.steps,
-            values,
-            data_ms=1e3 * data_seconds,
-            wait_ms=1e3 * (made - start),
-            network_ms=1e3 * (done - made),
-        )
+        spent = {"data_ms": data_seconds, "wait_ms": made - start, "network_ms": done - made}
+        log.step(state.step, config.steps, values, {name: 1e3 * seconds for name, seconds in spent.items()})
 
 
 def _capture(objective: Objective, config: TrainConfig, device: torch.device) -> None:
@@ -297,6 +292,58 @@ def _floats(module: nn.Module) -> dict[str, Tensor]:
     state = module.state_dict()
     once = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
     return {name: state[name] for name in once if name in state and state[name].is_floating_point()}
+
+
+# Validation -----------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def validate(config: TrainConfig, objective: Objective, source: PairSource, device: torch.device) -> dict[str, float]:
+    """Measures on held-out pairs: their mean, and those at each rotation (``@degrees``).
+
+    The pairs are spread evenly over the source; the objective is in evaluation mode meanwhile.
+    """
+    mode = objective.training
+    objective.eval()
+    sums: dict[str, Tensor] = {}
+    for degrees in _held_out_rotations(config, objective.steerer):
+        for start in range(0, config.validation.pairs, config.batch):
+            batch = _held_out_batch(config, source, start, degrees, device)
+            with autocast(config, device):
+                measures = objective.measure(batch)
+            for name, (total, count) in measures.items():
+                for key in (name, f"{name}@{degrees}"):
+                    sums[key] = sums.get(key, 0) + torch.tensor([total, count], dtype=torch.float64)
+    objective.train(mode)
+    return {name: float(total / count) for name, (total, count) in sums.items() if count}
+
+
+def autocast(config: TrainConfig, device: torch.device) -> torch.autocast:
+    """The precision of the networks that a configuration asks for."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16")
+
+
+def _held_out_rotations(config: TrainConfig, steerer: Steerer | None) -> list[int]:
+    """The degrees that the steerer can answer for."""
+    order = None if steerer is None else steerer.group.order
+    quarters = config.data.rotations.endswith("C4")
+    return [
+        degrees
+        for degrees in config.validation.rotations
+        if (order is None or degrees * order % 360 == 0) and (not quarters or degrees % 90 == 0)
+    ] or [0]
+
+
+def _held_out_batch(
+    config: TrainConfig, source: PairSource, start: int, degrees: int, device: torch.device
+) -> PairBatch:
+    pairs = config.validation.pairs
+    numbers = range(start, min(start + config.batch, pairs))
+    seeds = [mix(_VALIDATION, number) for number in numbers]
+    second = torch.full((len(seeds),), math.radians(degrees), dtype=torch.float64)
+    first = second if config.data.rotations.startswith("joint") else torch.zeros_like(second)
+    read = [read_pair(source, number * len(source) // pairs) for number in numbers]
+    return source.make(read, first, second, seeds, device)
 
 
 # Processes ------------------------------------------------------------------------------------------------------------

@@ -30,20 +30,12 @@ from steerers._version import __version__
 from steerers.steering.steerer import Steerer
 from steerers.training.build import build_objective
 from steerers.training.config import TrainConfig, flatten, parse_config, renamed, to_dict
-from steerers.training.objectives.base import Objective
+from steerers.training.objectives import Objective
 
 CONFIG, CHECKPOINT, LOG = "config.json", "checkpoint.pt", "log.jsonl"
 SPECTRUM, MODEL = "spectrum.npz", "model.safetensors"
-_FREE = {
-    "checkpoint_every",
-    "log_every",
-    "spectrum_every",
-    "compile",
-    "cuda_graphs",
-    "name",
-    "data.path",
-    "data.colmap",
-}
+_EVERY = ("checkpoint_every", "log_every", "spectrum_every")
+_FREE = (*_EVERY, "compile", "cuda_graphs", "name", "data.path", "data.colmap")
 _MAGIC = b"steerers checkpoint 1\n"
 _DIGEST_BYTES = 32
 
@@ -188,14 +180,12 @@ class RunLog:
             with atomic_write(self.folder / CONFIG) as temporary:
                 temporary.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
-    def step(
-        self, step: int, steps: int, values: dict[str, float], *, data_ms: float, wait_ms: float, network_ms: float
-    ) -> None:
-        """A step's losses; how long its data took to make, how long it waited for them, and how long the rest took."""
+    def step(self, step: int, steps: int, values: dict[str, float], times: dict[str, float]) -> None:
+        """A step's losses, and how many milliseconds its parts took."""
         if self.silent:
             return
-        timing = {"data_ms": round(data_ms, 2), "wait_ms": round(wait_ms, 2), "network_ms": round(network_ms, 2)}
-        self._line({"step": step, **values, **timing, "seconds": round(time.monotonic() - self.began, 1)})
+        rounded = {name: round(spent, 2) for name, spent in times.items()}
+        self._line({"step": step, **values, **rounded, "seconds": round(time.monotonic() - self.began, 1)})
         self.bar = self.bar or _progress_bar(steps, self.start)
         if self.bar is not None:
             self.bar.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)

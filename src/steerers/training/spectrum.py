@@ -22,11 +22,11 @@ from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
 from steerers.training.config import TrainConfig
 from steerers.training.feed import build_sources
-from steerers.training.objectives.base import Measures
+from steerers.training.loop import validate
+from steerers.training.objectives import Measures
 from steerers.training.objectives.descriptions import Described, DescriptorObjective, Matcher
 from steerers.training.objectives.joint import JointObjective
 from steerers.training.run_folder import MODEL, SPECTRUM, LoadedRun, read_config, read_spectrum
-from steerers.training.validation import validate
 from steerers.viz.progress import progress
 
 FRAMES = 60
@@ -253,13 +253,12 @@ def measure(
         objective.matcher = matcher
     if not any(":accuracy" in name for name in measured):
         raise ValueError("nothing was measured: there are no true matches between the held-out views")
-    return [_with_accuracy(reduction, measured) for reduction in wanted]
-
-
-def _with_accuracy(reduction: Reduction, measured: dict[str, float]) -> Reduction:
-    start = f"{reduction.dim}:"
-    own = {name.removeprefix(start): value for name, value in measured.items() if name.startswith(f"{start}accuracy")}
-    return replace(reduction, accuracy=own, rest=measured.get(f"{start}rest", math.nan))
+    reduced = []
+    for reduction in wanted:
+        own = {name.split(":")[1]: value for name, value in measured.items() if name.startswith(f"{reduction.dim}:")}
+        accuracy = {name: value for name, value in own.items() if name.startswith("accuracy")}
+        reduced.append(replace(reduction, accuracy=accuracy, rest=own.get("rest", math.nan)))
+    return reduced
 
 
 class _Shorter(Matcher):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from helpers import assert_near, detect_image, randn, seeds
 from steerers.matching.strategies import PrototypeProcrustes
 from steerers.steering.steerer import Steerer
-from steerers.training.objectives.base import Objective, Term
+from steerers.training.objectives import Objective, Term
 from steerers.training.objectives.descriptions import (
     Described,
     DescriptorObjective,
@@ -23,6 +23,8 @@ from steerers.training.objectives.descriptions import (
     MatchingOptions,
     Setting,
     detect_frozen,
+    matching_accuracy,
+    matching_nll,
     with_anchors,
 )
 from training.tiny import (
@@ -139,7 +141,7 @@ def test_the_dagger_compares_views_that_are_rotated_alike() -> None:
 )
 def test_settings_refuse_steerers_that_do_not_fit(setting: Setting, steerer: Steerer | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        DescriptorObjective(compact(), steerer, Corners(), setting)
+        DescriptorObjective(compact(), steerer, Corners(), setting, OPTIONS)
 
 
 @pytest.mark.parametrize("name", ["num_keypoints", "radius", "inverse_temperature"])
@@ -251,7 +253,7 @@ def test_a_batch_without_keypoints_has_no_loss_and_no_nan() -> None:
 
 def test_the_detector_is_kept_out_but_moves_along() -> None:
     detector = Corners()
-    objective = DescriptorObjective(compact(), small_steerer(), detector, "B")
+    objective = DescriptorObjective(compact(), small_steerer(), detector, "B", OPTIONS)
     assert not detector.training
     assert not detector.gain.requires_grad
     assert not [name for name in objective.state_dict() if "gain" in name]
@@ -350,3 +352,88 @@ def test_views_of_the_tests_are_what_they_say() -> None:
     assert torch.equal(batch.images0, torch.rot90(batch.images1, 1, (2, 3)))
     assert VIEWS.size == 48
     assert F.mse_loss(batch.images0, batch.images1) > 0
+
+
+# Likelihood and accuracy ----------------------------------------------------------------------------------------------
+
+
+def unit(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return F.normalize(randn(*shape, seed=seed, dtype=dtype), dim=-1)
+
+
+def test_the_loss_is_the_negative_logarithm_of_equation_1(dtype: torch.dtype, tolerance: float) -> None:
+    unit0, unit1 = (unit(n, 16, seed=n, dtype=dtype) for n in (9, 7))
+    matches = torch.tensor([[0, 0, 3], [0, 5, 5], [0, 8, 0]])
+    scores = 20 * unit0 @ unit1.mT
+    probability = scores.softmax(dim=1) * scores.softmax(dim=0)
+    expected = -probability[matches[:, 1], matches[:, 2]].log()
+    assert_near(matching_nll(unit0[None], unit1[None], matches), expected, tolerance)
+
+
+@st.composite
+def filled(draw: st.DrawFn) -> tuple[list[tuple[int, int]], int, int, int]:
+    """The real numbers of descriptions of each pair, to how many they are filled up, and a seed."""
+    lengths = draw(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=3))
+    rows = max(1, *(n for n, _ in lengths)) + draw(st.integers(0, 2))
+    columns = max(1, *(m for _, m in lengths)) + draw(st.integers(0, 2))
+    return lengths, rows, columns, draw(seeds)
+
+
+@given(filled(), st.floats(1, 30))
+def test_what_fills_up_a_batch_changes_nothing(
+    dtype: torch.dtype, tolerance: float, drawn: tuple[list[tuple[int, int]], int, int, int], temperature: float
+) -> None:
+    lengths, rows, columns, seed = drawn
+    unit0, unit1 = unit(len(lengths), rows, 6, seed=seed), unit(len(lengths), columns, 6, seed=seed + 1)
+    matches, expected = [], []
+    for pair, (n, m) in enumerate(lengths):  # the textbook's form, of what is real alone
+        scores = temperature * unit0[pair, :n] @ unit1[pair, :m].mT
+        likelihood = (scores.softmax(dim=1) * scores.softmax(dim=0)).log()
+        for i in range(min(n, m)):
+            matches.append((pair, i, (i + seed) % m))
+            expected.append(-float(likelihood[i, (i + seed) % m]))
+    triples = torch.tensor(matches, dtype=torch.long).reshape(-1, 3)
+    real0 = torch.arange(rows) < torch.tensor([n for n, _ in lengths])[:, None]
+    real1 = torch.arange(columns) < torch.tensor([m for _, m in lengths])[:, None]
+    first, second = unit0.to(dtype).requires_grad_(), unit1.to(dtype).requires_grad_()
+    each = matching_nll(first, second, triples, temperature, (real0, real1))
+    assert_near(each, torch.tensor(expected, dtype=torch.float64), tolerance * 10)
+    each.sum().backward()
+    for gradient, real in ((first.grad, real0), (second.grad, real1)):
+        assert gradient is not None
+        assert gradient.isfinite().all()
+        assert float(gradient[~real].abs().sum()) == 0.0
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(4, 5), (0, 5), (4, 0)])
+def test_no_matches_give_no_loss_and_no_nan(rows: int, columns: int) -> None:
+    unit0, unit1 = (unit(n, 8, seed=n).requires_grad_() for n in (rows, columns))
+    pairs = Described(unit0[None], unit1[None], torch.zeros(1), torch.zeros(0, 3, dtype=torch.long))
+    term, probabilities = Matcher(None, MatchingOptions()).terms(pairs)
+    term.total.backward()
+    assert (float(term.total.detach()), float(term.count), len(probabilities)) == (0.0, 0.0, 0)
+    for description in (unit0, unit1):
+        assert description.grad is not None
+        assert torch.equal(description.grad, torch.zeros_like(description))
+
+
+def test_a_pair_without_any_real_keypoint_gives_no_nan() -> None:
+    descriptions = unit(2, 3, 4, seed=0).requires_grad_()
+    real = torch.tensor([[True, True, True], [False, False, False]])
+    matching_nll(descriptions, descriptions, torch.tensor([[0, 1, 1]]), 20.0, (real, real)).sum().backward()
+    assert descriptions.grad is not None
+    assert descriptions.grad.isfinite().all()
+
+
+def test_accuracy_counts_mutual_nearest_true_matches() -> None:
+    unit = torch.eye(4)[None]
+    assert matching_accuracy(unit, unit, torch.tensor([[0, 0, 0], [0, 1, 1], [0, 2, 3], [0, 3, 2]])) == 0.5
+    assert matching_accuracy(unit, unit.flip(1), torch.tensor([[0, 0, 3], [0, 3, 0]])) == 1.0
+    assert matching_accuracy(unit, unit, torch.zeros(0, 3, dtype=torch.long)) == 0.0
+
+
+def test_accuracy_does_not_count_what_fills_up() -> None:
+    first, second = torch.tensor([[[1.0, 0]]]), torch.tensor([[[-1.0, 0], [1, 0]]])  # the better one only fills up
+    matches = torch.tensor([[0, 0, 0]])
+    assert matching_accuracy(first, second, matches) == 0.0
+    assert matching_accuracy(first, second, matches, (torch.tensor([[True]]), torch.tensor([[True, False]]))) == 1.0

@@ -123,16 +123,15 @@ def test_keypoints_are_rewarded_that_match_better_than_the_mean() -> None:
     found = torch.tensor([[[2.0, 3.0], [8.0, 5.0], [5.0, 8.0]]]), torch.tensor([[[3.0, 3.0], [9.0, 5.0]]])
     matches = torch.tensor([[0, 0, 0], [0, 1, 1], [0, 2, 5], [0, 7, 1]])  # the last two are with other points
     probabilities = torch.tensor([0.9, 0.3, 0.99, 0.01])
-    options = dataclasses.replace(KEYPOINTS, reliability=0.7)
-    term = _reward(logits0, logits1, found, matches, probabilities, options)
-    assert (float(term.count), term.weight) == (2.0, 0.7)
+    term = _reward((logits0, logits1), found, matches, probabilities)
+    assert float(term.count) == 2.0
     term.total.backward()
     for logits, places in ((logits0, ((2, 3), (8, 5))), (logits1, ((3, 3), (9, 5)))):
         (x, y), (u, v) = places
         assert float(logits.grad[0, y, x]) == pytest.approx(-0.3, abs=1e-5)  # likelier from now on
         assert float(logits.grad[0, v, u]) == pytest.approx(0.3, abs=1e-5)
         assert float(logits.grad.abs().sum()) == pytest.approx(0.6, abs=1e-4)  # and nowhere else
-    nothing = _reward(logits0, logits1, found, matches[:0], probabilities[:0], options)
+    nothing = _reward((logits0, logits1), found, matches[:0], probabilities[:0])
     assert float(nothing.total.detach()) == float(nothing.count) == 0.0
 
 

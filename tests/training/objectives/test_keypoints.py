@@ -7,28 +7,34 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers import detect_image, randn, seeds
+from helpers import assert_near, detect_image, randn, seeds
 from steerers.datasets.folder import Photographs
 from steerers.datasets.pairs import PairBatch
 from steerers.datasets.views import Views
 from steerers.models.compact import CompactConfig
-from steerers.training.objectives.base import Term
+from steerers.training.objectives import Term
 from steerers.training.objectives.keypoints import (
     DetectorObjective,
     KeypointOptions,
+    corner_response,
+    joint_targets,
     keypoint_terms,
+    look_up,
+    pixel_grid,
     repeatability,
+    reprojection_error,
     reprojection_terms,
     splat,
     without_margin,
 )
 from training.tiny import (
     STILL,
-    Corners,
+    Shift,
     batch_of,
     compact,
     descriptor_objective,
@@ -353,26 +359,141 @@ def test_half_precision_is_for_the_network_alone() -> None:
 def test_warps_that_are_known_at_tracks_alone_are_refused() -> None:
     batch = dataclasses.replace(batch_of(photographs()), dense=False)
     with pytest.raises(ValueError, match="known everywhere"):
-        DetectorObjective(compact())(batch, 0.0)
-
-
-def test_a_detector_without_logits_is_refused() -> None:
-    with pytest.raises(TypeError, match="Corners"):
-        DetectorObjective(Corners())  # type: ignore[arg-type]
+        DetectorObjective(compact(), PLAIN)(batch, 0.0)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"prior": "sift"}, "prior must be"),
         ({"suppress": 4}, "suppress must be odd"),
-        ({"area": 0.0}, "must be positive"),
-        ({"matchability": -1.0}, "matchability is a weight"),
-        ({"reprojection": -0.1}, "reprojection is a weight"),
-        ({"reliability": -0.1}, "reliability is a weight"),
+        ({"area": 0.0}, "area must be positive"),
+        ({"matchability": -1.0}, "matchability must not be negative, got -1.0"),
         ({"margin": -1}, "margin must not be negative"),
     ],
 )
 def test_wrong_options(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         KeypointOptions(**changes)  # type: ignore[arg-type]
+
+
+# Corners --------------------------------------------------------------------------------------------------------------
+
+
+@given(seeds, st.integers(1, 3), st.tuples(st.integers(4, 20), st.integers(4, 20)))
+def test_corners_rotation_with_the_image(
+    dtype: torch.dtype, tolerance: float, seed: int, rotations: int, size: tuple[int, int]
+) -> None:
+    image = torch.rand(1, 3, *size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    response = corner_response(torch.rot90(image, rotations, (2, 3)))
+    assert_near(response, torch.rot90(corner_response(image), rotations, (1, 2)), tolerance * 0.01)
+
+
+def test_corners_are_where_the_corners_are() -> None:
+    image = torch.zeros(1, 3, 40, 40)
+    image[..., 10:31, 8:25] = 1.0
+    response = corner_response(image)[0]
+    peaks = F.max_pool2d(response[None, None], 9, stride=1, padding=4)[0, 0]
+    y, x = ((response == peaks) & (response > 0.5 * response.max())).nonzero().T
+    found = {(int(a), int(b)) for a, b in zip(x, y, strict=True)}
+    assert len(found) == 4
+    for corner in ((8, 10), (24, 10), (8, 30), (24, 30)):
+        assert min(max(abs(corner[0] - a), abs(corner[1] - b)) for a, b in found) <= 2
+    assert float(response[20, 8].abs()) < 1e-6  # a straight edge
+    assert float(response[20, 16].abs()) < 1e-6  # nothing at all
+    assert float(response.min()) > -1e-6
+
+
+def test_corners_are_not_computed_in_half_precision() -> None:
+    image = torch.rand(1, 3, 20, 20, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        response = corner_response(image)
+    assert torch.equal(response, corner_response(image))
+
+
+# Looking up -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.tuples(st.integers(1, 9), st.integers(1, 9)), seeds)
+def test_whole_pixels_are_looked_up_exactly(size: tuple[int, int], seed: int) -> None:
+    maps = randn(2, *size, seed=seed)
+    found = look_up(maps, pixel_grid(2, *size, maps.device))
+    assert_near(found.view_as(maps), maps, 1e-6)
+
+
+def test_looking_up_is_linear_between_pixels_and_constant_beyond() -> None:
+    maps = torch.arange(5.0).expand(1, 4, 5) + 10 * torch.arange(4.0)[:, None]
+    xy = torch.tensor([[[1.5, 0.0], [2.25, 1.5], [-3.0, -7.0], [90.0, 2.0]]])
+    assert_near(look_up(maps, xy)[0], torch.tensor([1.5, 17.25, 0.0, 24.0]), 1e-5)
+
+
+def test_looking_up_nowhere_is_any_number() -> None:
+    maps = torch.randn(1, 4, 5, requires_grad=True)
+    xy = torch.tensor([[[math.nan, math.nan], [math.inf, 1.0], [1.0, -math.inf], [math.nan, 2.0]]])
+    found = look_up(maps, xy)
+    assert found.isfinite().all()
+    (found * torch.tensor([[0.0, 1, 1, 0]])).sum().backward()
+    assert maps.grad.isfinite().all()
+
+
+# Targets --------------------------------------------------------------------------------------------------------------
+
+
+@given(
+    seeds,
+    st.tuples(st.integers(1, 14), st.integers(1, 14)),
+    st.integers(1, 40),
+    st.sampled_from([1, 3, 5]),
+    st.floats(0, 1),
+)
+def test_targets_are_the_best_of_what_is_allowed(
+    seed: int, size: tuple[int, int], count: int, suppress: int, share: float
+) -> None:
+    log0, log1 = randn(2, *size, seed=seed), randn(2, *size, seed=seed + 1)
+    allowed = torch.rand(2, *size, generator=torch.Generator().manual_seed(seed)) < share
+    xy, real = joint_targets(log0, log1, allowed, count, suppress)
+    assert xy.shape[1] == real.shape[1] == min(count, size[0] * size[1])
+    joint = (log0 + log1).masked_fill(~allowed, -math.inf)
+    for pair in range(2):
+        x, y = xy[pair][real[pair]].unbind(1)
+        assert allowed[pair, y, x].all()
+        values = joint[pair, y, x]
+        assert (values.diff() <= 0).all()
+        if allowed[pair].any():
+            assert float(values[0]) == float(joint[pair].max())
+        if suppress == 1:
+            assert len(x) == min(count, int(allowed[pair].sum()))
+            assert torch.equal(values, joint[pair].flatten().sort(descending=True).values[: len(x)])
+        if len(x) > 1:
+            distances = (xy[pair][real[pair]][:, None] - xy[pair][real[pair]]).abs().amax(-1)
+            assert int(distances.fill_diagonal_(99).min()) > suppress // 2
+
+
+# Reprojection ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.floats(-3, 3), st.floats(-3, 3), seeds)
+def test_the_reprojection_error_is_the_distance_to_the_true_place(dx: float, dy: float, seed: int) -> None:
+    warp = Shift(torch.tensor([2.0, -1.0]), (40, 40))
+    xy0 = 10 + 20 * torch.rand(1, 5, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    xy1 = xy0 + torch.tensor([2.0, -1.0]) + torch.tensor([dx, dy], dtype=torch.float64)
+    matches = torch.tensor([[0, 0, 0], [0, 3, 3]])
+    assert_near(
+        reprojection_error(xy0, xy1, matches, warp), torch.full((2,), math.hypot(dx, dy), dtype=torch.float64), 1e-9
+    )
+
+
+def test_points_that_go_nowhere_do_not_spoil_the_gradient_of_the_others() -> None:
+    warp = Shift(torch.tensor([5.0, 0.0]), (20, 20))
+    xy0 = torch.tensor([[[3.0, 3.0], [18.0, 9.0]]], requires_grad=True)  # the second leaves the image: NaN
+    xy1 = torch.tensor([[[9.0, 3.0], [2.0, 9.0]]], requires_grad=True)
+    assert warp.forward(xy0)[0].isnan().any()
+    reprojection_error(xy0, xy1, torch.tensor([[0, 0, 0]]), warp).sum().backward()
+    assert torch.equal(xy0.grad, torch.tensor([[[-1.0, 0], [0, 0]]]))
+    assert torch.equal(xy1.grad, torch.tensor([[[1.0, 0], [0, 0]]]))
+
+
+def test_points_that_coincide_have_no_gradient() -> None:
+    xy = torch.tensor([[[3.0, 3.0]]], requires_grad=True)
+    warp = Shift(torch.zeros(2), (20, 20))
+    reprojection_error(xy, xy.detach().clone(), torch.tensor([[0, 0, 0]]), warp).sum().backward()
+    assert torch.equal(xy.grad, torch.zeros_like(xy))

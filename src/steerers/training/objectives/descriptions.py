@@ -11,13 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from steerers.datasets.pairs import PairBatch, correspondences
+from steerers.datasets.pairs import PairBatch, check_options, correspondences
 from steerers.features import Keypoints
 from steerers.models.base import Descriptor, Detector
 from steerers.models.sampling import stack_points
 from steerers.steering.steerer import Steerer
-from steerers.training.objectives import losses
-from steerers.training.objectives.base import Measures, Objective, Real, Term, Terms
+from steerers.training.objectives import Measures, Objective, Real, Term, Terms
 
 Setting = Literal["A", "B", "C"]
 
@@ -40,9 +39,8 @@ class MatchingOptions:
     prototype: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("num_keypoints", "radius", "inverse_temperature"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        names = ("num_keypoints", "radius", "inverse_temperature")
+        check_options(self, "be positive", lambda value: value > 0, *names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +73,7 @@ class Matcher(nn.Module):
         if self.steerer is not None and self.steerer.learnable:
             trained["steerer"] = self.steerer
         if self.prototype is not None:
-            trained["prototype"] = _Holder(self.prototype)
+            trained["prototype"] = nn.ParameterDict({"prototype": self.prototype})
         return trained
 
     def aligned(self, first: Tensor, second: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,7 +100,7 @@ class Matcher(nn.Module):
         """The negative log-likelihood of the true matches, and the (K,) probability of each, without gradient."""
         with torch.autocast(pairs.first.device.type, enabled=False):
             unit0, unit1 = self.aligned(pairs.first.float(), pairs.second.float(), pairs.angles)
-            each = self._nll(unit0, unit1, pairs)
+            each = matching_nll(unit0, unit1, pairs.matches, self.options.inverse_temperature, pairs.real)
             nothing = 0.0 * (unit0.sum() + unit1.sum())  # keeps every parameter in the graph where nothing matches
             return Term(each.sum() + nothing, each.new_full((), len(each))), each.detach().neg().exp()
 
@@ -112,28 +110,15 @@ class Matcher(nn.Module):
         count = float(len(pairs.matches))
         with torch.autocast(pairs.first.device.type, enabled=False):
             unit0, unit1 = self.aligned(pairs.first.float(), pairs.second.float(), pairs.angles)
-            nll = float(self._nll(unit0, unit1, pairs).sum())
-            accuracy = losses.matching_accuracy(unit0, unit1, pairs.matches, *(pairs.real or ())) if count else 0.0
-        return {"nll": (nll, count), "accuracy": (accuracy * count, count)}
-
-    def _nll(self, unit0: Tensor, unit1: Tensor, pairs: Described) -> Tensor:
-        """(K,) negative log-likelihoods of the true matches."""
-        temperature = self.options.inverse_temperature
-        return losses.matching_nll(unit0, unit1, pairs.matches, temperature, *(pairs.real or ()))
+            nll = matching_nll(unit0, unit1, pairs.matches, self.options.inverse_temperature, pairs.real)
+            accuracy = matching_accuracy(unit0, unit1, pairs.matches, pairs.real)
+        return {"nll": (float(nll.sum()), count), "accuracy": (accuracy * count, count)}
 
 
 def _rotations_with_the_image(steerer: Steerer) -> bool:
     """Whether it is a fixed steerer of frequency 1 alone, in pairs of coordinates."""
     representation = steerer.representation
     return representation is not None and steerer.group.order != 2 and {f for _, f in representation.terms} == {1}
-
-
-class _Holder(nn.Module):
-    """A parameter that is not of a module of its own."""
-
-    def __init__(self, parameter: nn.Parameter) -> None:
-        super().__init__()
-        self.prototype = parameter
 
 
 class DescriptorObjective(Objective):
@@ -149,15 +134,16 @@ class DescriptorObjective(Objective):
         steerer: Steerer | None,
         detector: Detector,
         setting: Setting,
-        options: MatchingOptions | None = None,
+        options: MatchingOptions,
     ) -> None:
         super().__init__()
-        self.options, self.setting = options or MatchingOptions(), setting
-        if (steerer is not None and steerer.learnable) != (setting in ("A", "B")) and not self.options.prototype:
+        self.options, self.setting = options, setting
+        if (steerer is not None and steerer.learnable) != (setting in ("A", "B")) and not options.prototype:
             raise ValueError(f"setting {setting} {'needs a' if setting != 'C' else 'takes no'} learnable steerer")
         self.descriptor, self.steerer = descriptor, steerer
-        self.detector = _Frozen(detector)
-        self.matcher = Matcher(steerer, self.options)
+        # A tuple keeps the detector out of parameters(), state_dict() and the modes of training.
+        self._frozen = (detector.eval().requires_grad_(False),)
+        self.matcher = Matcher(steerer, options)
         if setting == "A":
             descriptor.requires_grad_(False).eval()
 
@@ -168,7 +154,7 @@ class DescriptorObjective(Objective):
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self.detector.module._apply(fn, recurse)  # type: ignore[no-untyped-call]  # so that to(device) takes the detector along
+        self._frozen[0]._apply(fn, recurse)  # type: ignore[no-untyped-call]  # so that to(device) takes the detector along
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
     def networks(self) -> Mapping[str, nn.Module]:
@@ -186,7 +172,7 @@ class DescriptorObjective(Objective):
     def _describe(self, batch: PairBatch) -> Described:
         """Both views go through the network at once, as in the original: its batch statistics are those of both."""
         images, masks = torch.cat([batch.images0, batch.images1]), torch.cat([batch.masks0, batch.masks1])
-        found, real = detect_frozen(self.detector.module, images, self.options.num_keypoints, masks)
+        found, real = detect_frozen(self._frozen[0], images, self.options.num_keypoints, masks)
         (found0, found1), (filled0, filled1) = found.chunk(2), real.chunk(2)
         xy0, real0 = with_anchors(found0, filled0, batch, 0)
         xy1, real1 = with_anchors(found1, filled1, batch, 1)
@@ -195,13 +181,6 @@ class DescriptorObjective(Objective):
             points = [Keypoints(xy, xy.new_ones(len(xy))) for xy in torch.cat([xy0, xy1])]
             first, second = torch.stack(self.descriptor.describe(images, points)).chunk(2)
         return Described(first, second, batch.angles, matches, (real0, real1))
-
-
-class _Frozen:
-    """Keeps a module out of ``parameters()``, ``state_dict()`` and the modes of training."""
-
-    def __init__(self, module: Detector) -> None:
-        self.module = module.eval().requires_grad_(False)
 
 
 @torch.no_grad()
@@ -221,3 +200,41 @@ def with_anchors(xy: Tensor, real: Tensor, batch: PairBatch, side: int) -> tuple
     anchors = batch.anchors[side].to(xy)
     known = anchors.isfinite().all(dim=2)
     return torch.cat([xy, anchors.nan_to_num()], dim=1), torch.cat([real, known], dim=1)
+
+
+# Likelihood and accuracy ----------------------------------------------------------------------------------------------
+
+
+def matching_nll(
+    unit0: Tensor, unit1: Tensor, matches: Tensor, inverse_temperature: float = 20.0, real: Real | None = None
+) -> Tensor:
+    """The paper's objective: (K,) negative logarithms of equation (1) for true matches of a batch of pairs.
+
+    Args:
+        unit0: (B, N, D) unit descriptions; ``unit1`` (B, M, D), steered before they were normalised.
+        matches: (K, 3) indices (pair, first, second) of true matches.
+        real: which descriptions are real; by default all.
+    """
+    scores = inverse_temperature * (unit0 @ unit1.mT)  # (B, N, M)
+    pair, i, j = matches.unbind(dim=1)
+    by_row, by_column = _masked(scores, real)
+    log_rows, log_columns = by_row.logsumexp(dim=2), by_column.logsumexp(dim=1)  # (B, N), (B, M)
+    return log_rows[pair, i] + log_columns[pair, j] - 2 * scores[pair, i, j]
+
+
+@torch.no_grad()
+def matching_accuracy(unit0: Tensor, unit1: Tensor, matches: Tensor, real: Real | None = None) -> float:
+    """Fraction of true matches that are mutual nearest neighbours, 0 of none; see :func:`matching_nll`."""
+    if not len(matches):
+        return 0.0
+    by_row, by_column = _masked(unit0 @ unit1.mT, real)
+    pair, i, j = matches.unbind(dim=1)
+    mutual = (by_row.argmax(dim=2)[pair, i] == j) & (by_column.argmax(dim=1)[pair, j] == i)
+    return float(mutual.float().mean())
+
+
+def _masked(scores: Tensor, real: Real | None) -> tuple[Tensor, Tensor]:
+    """(B, N, M) scores with which a row compares columns, and a column rows: never with what only fills up."""
+    if real is None:
+        return scores, scores
+    return scores.masked_fill(~real[1][:, None], -math.inf), scores.masked_fill(~real[0][..., None], -math.inf)

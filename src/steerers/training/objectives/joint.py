@@ -11,16 +11,16 @@ from steerers.datasets.pairs import PairBatch, correspondences
 from steerers.models.compact import Compact, FeatureMaps
 from steerers.models.sampling import choose_keypoints
 from steerers.steering.steerer import Steerer
-from steerers.training.objectives.base import Measures, Objective, Real, Term, Terms
+from steerers.training.objectives import Measures, Objective, Real, Term, Terms
 from steerers.training.objectives.descriptions import Described, Matcher, MatchingOptions, with_anchors
 from steerers.training.objectives.keypoints import (
     KeypointOptions,
     keypoint_terms,
+    look_up,
     repeatability,
     reprojection_terms,
     without_margin,
 )
-from steerers.training.objectives.losses import look_up
 
 
 class JointObjective(Objective):
@@ -31,17 +31,11 @@ class JointObjective(Objective):
     """
 
     def __init__(
-        self,
-        network: Compact,
-        steerer: Steerer,
-        matching: MatchingOptions | None = None,
-        keypoints: KeypointOptions | None = None,
+        self, network: Compact, steerer: Steerer, matching: MatchingOptions, keypoints: KeypointOptions
     ) -> None:
         super().__init__()
-        self.network, self.steerer = network, steerer
-        self.matching = matching or MatchingOptions(num_keypoints=512, radius=3.0)
-        self.keypoints = keypoints or KeypointOptions()
-        self.matcher = Matcher(steerer, self.matching)
+        self.network, self.steerer, self.matching, self.keypoints = network, steerer, matching, keypoints
+        self.matcher = Matcher(steerer, matching)
 
     def networks(self) -> Mapping[str, nn.Module]:
         return {"network": self.network, **self.matcher.networks()}
@@ -61,7 +55,8 @@ class JointObjective(Objective):
             terms["nll"], probabilities = self.matcher.terms(pairs)
             if self.keypoints.reliability > 0:
                 found = (xy0.detach(), xy1.detach())
-                terms["reliability"] = _reward(logits0, logits1, found, pairs.matches, probabilities, self.keypoints)
+                reward = _reward((logits0, logits1), found, pairs.matches, probabilities)
+                terms["reliability"] = reward._replace(weight=self.keypoints.reliability)
         return terms
 
     @torch.no_grad()
@@ -96,28 +91,21 @@ class JointObjective(Objective):
 
 
 def _reward(
-    logits0: Tensor,
-    logits1: Tensor,
-    found: tuple[Tensor, Tensor],
-    matches: Tensor,
-    probabilities: Tensor,
-    options: KeypointOptions,
+    logits: tuple[Tensor, Tensor], found: tuple[Tensor, Tensor], matches: Tensor, probabilities: Tensor
 ) -> Term:
     """Make keypoints likelier whose match is likelier than the mean, and the others less likely.
 
-    Args:
-        found: (B, N, 2) keypoints of both views; matches with anything beyond them, which is no keypoint, do not count.
-        probabilities: (K,) of the matches.
+    Of ``found``, (B, N, 2) keypoints of both views: matches with anything beyond them, which is none, do not count.
     """
     pair, i, j = matches.unbind(dim=1)
     detected = (i < found[0].shape[1]) & (j < found[1].shape[1])
     mean = (probabilities * detected).sum() / detected.sum().clamp(min=1)
     gain = torch.where(detected, probabilities - mean, 0.0)  # (K,)
-    total = 0.0 * (logits0.sum() + logits1.sum())
-    for logits, xy, index in ((logits0, found[0], i), (logits1, found[1], j)):
-        log = logits - logits.flatten(1).logsumexp(dim=1).view(-1, 1, 1)
+    total = 0.0 * (logits[0].sum() + logits[1].sum())
+    for own, xy, index in zip(logits, found, (i, j), strict=True):
+        log = own - own.flatten(1).logsumexp(dim=1).view(-1, 1, 1)
         total = total - (gain * look_up(log, xy)[pair, index.clamp(max=xy.shape[1] - 1)]).sum()
-    return Term(total, detected.sum().to(total), options.reliability)
+    return Term(total, detected.sum().to(total))
 
 
 def _exchange(

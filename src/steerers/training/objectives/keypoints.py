@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from steerers.datasets.pairs import PairBatch, correspondences, covered
+from steerers.datasets.pairs import PairBatch, Warp, check_options, correspondences, covered
+from steerers.geometry import to_normalised
 from steerers.models.base import LogitDetector
 from steerers.models.sampling import KeypointSampling, choose_keypoints
-from steerers.training.objectives import losses
-from steerers.training.objectives.base import Measures, Objective, Real, Term, Terms
+from steerers.training.objectives import Measures, Objective, Real, Term, Terms
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,10 @@ class KeypointOptions:
     radius: float = 3.0
 
     def __post_init__(self) -> None:
-        if self.prior not in ("corners", "sfm", "none"):
-            raise ValueError(f"prior must be corners, sfm or none, got {self.prior!r}")
-        if self.suppress < 1 or self.suppress % 2 == 0:
-            raise ValueError(f"suppress must be odd and positive (1 is off), got {self.suppress}")
-        if min(self.area, self.most, self.num_keypoints, self.radius) <= 0:
-            raise ValueError("area, most, num_keypoints and radius must be positive")
-        if self.margin < 0:
-            raise ValueError(f"margin must not be negative, got {self.margin}")
-        for name in ("prior_weight", "reprojection", "matchability", "reliability"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is a weight and must not be negative, got {getattr(self, name)}")
+        weights = ("prior_weight", "reprojection", "matchability", "reliability")
+        check_options(self, "be odd and positive (1 is off)", lambda value: value > 0 and value % 2 == 1, "suppress")
+        check_options(self, "be positive", lambda value: value > 0, "area", "most", "num_keypoints", "radius")
+        check_options(self, "not be negative", lambda value: value >= 0, "margin", *weights)
 
 
 def without_margin(batch: PairBatch, margin: int) -> PairBatch:
@@ -80,38 +73,35 @@ def without_margin(batch: PairBatch, margin: int) -> PairBatch:
     return replace(batch, masks0=masks0, masks1=masks1)
 
 
-@dataclass(frozen=True, eq=False)
-class _Dense:
-    """The warp of every pixel of a view."""
-
-    moved: Tensor  # (B, H * W, 2)
-    seen: Tensor  # (B, H, W) bool, covered by the photograph and seen in the other view
-
-    @classmethod
-    def of(cls, batch: PairBatch, side: int) -> _Dense:
-        masks = (batch.masks0, batch.masks1)[side]
-        grid = losses.pixel_grid(len(batch), masks.shape[1], masks.shape[2], masks.device)
-        moved, seen = (batch.warp.forward, batch.warp.backward)[side](grid)
-        others = (batch.masks1, batch.masks0)[side]
-        return cls(moved, (seen & covered(others, moved)).view_as(masks) & masks)
+def _warp_all(batch: PairBatch, side: int) -> tuple[Tensor, Tensor]:
+    """(B, H * W, 2) where all pixels of a view go, and (B, H, W) whether they are of the photograph and seen there."""
+    masks, others = (batch.masks1, batch.masks0) if side else (batch.masks0, batch.masks1)
+    grid = pixel_grid(len(batch), masks.shape[1], masks.shape[2], masks.device)
+    moved, seen = batch.warp.backward(grid) if side else batch.warp.forward(grid)
+    return moved, (seen & covered(others, moved)).view_as(masks) & masks
 
 
 def keypoint_terms(
     logits0: Tensor, logits1: Tensor, batch: PairBatch, options: KeypointOptions, progress: float
 ) -> Terms:
     """Cross entropy of both views' keypoints to the targets that they choose together."""
-    dense0, dense1 = _Dense.of(batch, 0), _Dense.of(batch, 1)
+    (moved0, seen0), (_, seen1) = _warp_all(batch, 0), _warp_all(batch, 1)
     # What one view alone sees is not judged; what lies outside of a photograph is never a keypoint.
-    log0 = logits0.float() - _log_sum(logits0, dense0.seen | ~batch.masks0)
-    log1 = logits1.float() - _log_sum(logits1, dense1.seen | ~batch.masks1)
-    xy, real = _targets(log0, log1, batch, dense0, options, progress)
+    log0 = logits0.float() - _log_sum(logits0, seen0 | ~batch.masks0)
+    log1 = logits1.float() - _log_sum(logits1, seen1 | ~batch.masks1)
+    with torch.no_grad():
+        prior0, prior1 = _priors(batch, options, progress)
+        moved_log1 = look_up(log1 + prior1, moved0).view_as(log0)
+        xy, real = joint_targets(log0 + prior0, moved_log1, seen0, options.most, options.suppress)
+        allowed = (seen0.flatten(1).sum(dim=1) / options.area).ceil()  # (B,)
+        real = real & (torch.arange(xy.shape[1], device=xy.device) < allowed[:, None])
     there, seen = batch.warp.forward(xy.float())
     real = real & seen
-    each = losses.look_up(log0, xy.float()) + losses.look_up(log1, there)
+    each = look_up(log0, xy.float()) + look_up(log1, there)
     total = -torch.where(real, each, 0.0).sum() + 0.0 * (logits0.sum() + logits1.sum())
     terms = {"keypoints": Term(total, real.sum().to(total))}
     if options.matchability > 0:
-        terms["matchability"] = _matchability(log0, log1, dense0, dense1, options.matchability)
+        terms["matchability"] = _matchability((log0, log1), (seen0, seen1), options.matchability)
     return terms
 
 
@@ -121,31 +111,19 @@ def _log_sum(logits: Tensor, counted: Tensor) -> Tensor:
     return torch.where(summed.isfinite(), summed, 0.0).view(-1, 1, 1)
 
 
-@torch.no_grad()
-def _targets(
-    log0: Tensor, log1: Tensor, batch: PairBatch, dense: _Dense, options: KeypointOptions, progress: float
-) -> tuple[Tensor, Tensor]:
-    prior0, prior1 = _priors(batch, options, progress)
-    moved = losses.look_up(log1 + prior1, dense.moved).view_as(log0)
-    xy, real = losses.joint_targets(log0 + prior0, moved, dense.seen, options.most, options.suppress)
-    allowed = (dense.seen.flatten(1).sum(dim=1) / options.area).ceil()  # (B,)
-    return xy, real & (torch.arange(xy.shape[1], device=xy.device) < allowed[:, None])
-
-
 def _priors(batch: PairBatch, options: KeypointOptions, progress: float) -> tuple[Tensor, Tensor]:
-    zero = torch.zeros((), device=batch.images0.device)
+    """What is added to the log-probabilities of both views."""
     if options.prior == "sfm":
         points = batch.anchors if batch.detections is None else batch.detections
         if points is None:
             raise ValueError("the prior 'sfm' needs points of a reconstruction: use COLMAP, or MegaDepth's detections")
-        sides = zip(points, (batch.masks0, batch.masks1), strict=True)
-        splatted = [options.prior_weight * splat(side, masks) for side, masks in sides]
-        return splatted[0], splatted[1]
+        weight = options.prior_weight
+        return weight * splat(points[0], batch.masks0), weight * splat(points[1], batch.masks1)
     weight = options.prior_weight * max(0.0, 1 - progress / max(options.prior_until, 1e-9))
     if options.prior == "none" or weight == 0:
-        return zero, zero
-    corners = [weight * (losses.corner_response(i) + 1e-6).log() for i in (batch.images0, batch.images1)]
-    return corners[0], corners[1]
+        return torch.zeros(()).to(batch.images0), torch.zeros(()).to(batch.images1)
+    corners0, corners1 = (corner_response(images) for images in (batch.images0, batch.images1))
+    return weight * (corners0 + 1e-6).log(), weight * (corners1 + 1e-6).log()
 
 
 def splat(points: Tensor, masks: Tensor) -> Tensor:
@@ -162,15 +140,15 @@ def splat(points: Tensor, masks: Tensor) -> Tensor:
     return F.conv2d(maps, kernel, padding=2)[:, 0]
 
 
-def _matchability(log0: Tensor, log1: Tensor, dense0: _Dense, dense1: _Dense, weight: float) -> Term:
+def _matchability(logs: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], weight: float) -> Term:
     """Divergence of the smoothed distribution of keypoints from that of the common part, summed over pairs."""
-    total = log0.new_zeros(())
-    for log, dense in ((log0, dense0), (log1, dense1)):
-        keypoints, common = _smooth(log.masked_fill(~dense.seen, -math.inf).exp()), _smooth(dense.seen.float())
+    total = logs[0].new_zeros(())
+    for log, own in zip(logs, seen, strict=True):
+        keypoints, common = _smooth(log.masked_fill(~own, -math.inf).exp()), _smooth(own.float())
         keypoints = keypoints / keypoints.sum(dim=(1, 2), keepdim=True).clamp(min=1e-9)
         common = common / common.sum(dim=(1, 2), keepdim=True).clamp(min=1e-9)
         total = total + (common * ((common + 1e-12).log() - (keypoints + 1e-12).log())).sum()
-    return Term(total, log0.new_full((), 2 * len(log0)), weight)
+    return Term(total, total.new_full((), 2 * len(logs[0])), weight)
 
 
 def _smooth(maps: Tensor, taps: int = 51) -> Tensor:
@@ -182,7 +160,7 @@ def _smooth(maps: Tensor, taps: int = 51) -> Tensor:
 def reprojection_terms(xy0: Tensor, xy1: Tensor, batch: PairBatch, real: Real, options: KeypointOptions) -> Terms:
     """How far keypoints of the two views that should be one point are apart."""
     matches = correspondences(xy0.detach(), xy1.detach(), batch.warp, options.radius, *real)
-    each = losses.reprojection_error(xy0, xy1, matches, batch.warp)
+    each = reprojection_error(xy0, xy1, matches, batch.warp)
     nothing = 0.0 * (xy0.sum() + xy1.sum())
     return {"reprojection": Term(each.sum() + nothing, each.new_full((), len(each)), options.reprojection)}
 
@@ -200,14 +178,10 @@ def repeatability(xy0: Tensor, xy1: Tensor, batch: PairBatch, real: Real, radius
 class DetectorObjective(Objective):
     """Keypoints that both views find, whatever their rotations, without a descriptor."""
 
-    def __init__(
-        self, network: LogitDetector, options: KeypointOptions | None = None, sampling: KeypointSampling | None = None
-    ) -> None:
+    def __init__(self, network: LogitDetector, options: KeypointOptions) -> None:
         super().__init__()
-        if not isinstance(network, LogitDetector):
-            raise TypeError(f"no detector that can be trained: {type(network).__name__}")
-        self.network, self.steerer, self.options = network, None, options or KeypointOptions()
-        self.sampling = sampling or KeypointSampling(coverage=False, nms_size=5, subpixel=True, border=4)
+        self.network, self.steerer, self.options = network, None, options
+        self.sampling = KeypointSampling(coverage=False, nms_size=5, subpixel=True, border=4)
 
     def networks(self) -> Mapping[str, nn.Module]:
         return {"detector": self.network}
@@ -242,3 +216,96 @@ class DetectorObjective(Objective):
             raise ValueError("a detector needs pairs whose warp is known everywhere: photographs, or depth maps")
         logits0, logits1 = self.network.logits(torch.cat([batch.images0, batch.images1])).chunk(2)
         return logits0, logits1
+
+
+# Maps and points ------------------------------------------------------------------------------------------------------
+
+
+def pixel_grid(batch: int, height: int, width: int, device: torch.device) -> Tensor:
+    """(B, H * W, 2) float32 (x, y) of every pixel."""
+    xs, ys = torch.arange(width, device=device), torch.arange(height, device=device)
+    grid = torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1).float()
+    return grid.view(1, -1, 2).expand(batch, -1, -1)
+
+
+def look_up(maps: Tensor, xy: Tensor) -> Tensor:
+    """(B, N) bilinear values of (B, H, W) maps at (B, N, 2) pixels; the nearest value beyond the border.
+
+    For NaN, which a warp gives where it is not defined, it is any value: NaN in a grid crashes the backward pass.
+    """
+    size = (int(maps.shape[2]), int(maps.shape[1]))
+    grid = to_normalised(xy.to(maps.dtype).nan_to_num(), size)[:, None]  # (B, 1, N, 2)
+    sampled = F.grid_sample(maps[:, None], grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return sampled[:, 0, 0]
+
+
+def joint_targets(
+    log0: Tensor, moved_log1: Tensor, allowed: Tensor, count: int, suppress: int = 1
+) -> tuple[Tensor, Tensor]:
+    """The pixels that both views together hold most likely to be keypoints.
+
+    Args:
+        log0: (B, H, W) log-probabilities of the first views, plus whatever prior; ``moved_log1`` those of the second
+            views at the same places.
+        allowed: (B, H, W) bool, where a target may be: what both views see.
+        count: targets a pair.
+        suppress: side of the window in which only the best pixel may be a target; 1 is off.
+
+    Returns:
+        (B, count, 2) whole pixels (x, y), and (B, count) bool, False where a pair has fewer.
+    """
+    joint = (log0 + moved_log1).masked_fill(~allowed, -math.inf)
+    if suppress > 1:
+        best = F.max_pool2d(joint[:, None], suppress, stride=1, padding=suppress // 2)[:, 0]
+        joint = joint.masked_fill(joint < best, -math.inf)
+    chosen = joint.flatten(1).topk(min(count, joint[0].numel()))
+    width = joint.shape[2]
+    xy = torch.stack([chosen.indices % width, chosen.indices // width], dim=-1)
+    return xy, chosen.values > -math.inf
+
+
+def reprojection_error(xy0: Tensor, xy1: Tensor, matches: Tensor, warp: Warp) -> Tensor:
+    """(K,) distances in pixels, in both views and averaged, between keypoints that should be one point.
+
+    Args:
+        xy0: (B, N, 2) keypoints; ``xy1`` (B, M, 2).
+        matches: (K, 3) indices (pair, first, second) of keypoints that are near one another under the warp.
+    """
+    pair, i, j = matches.unbind(dim=1)
+    first, second = (_only(xy, pair, index) for xy, index in ((xy0, i), (xy1, j)))
+    ahead = (warp.forward(first)[0][pair, i] - second[pair, j]).norm(dim=1)
+    back = (warp.backward(second)[0][pair, j] - first[pair, i]).norm(dim=1)
+    error: Tensor = (ahead + back) / 2
+    return error
+
+
+def _only(xy: Tensor, pair: Tensor, index: Tensor) -> Tensor:
+    """``xy`` with gradients for the chosen points alone: where a warp is not defined, its derivative is NaN."""
+    chosen = torch.zeros_like(xy[..., :1], dtype=torch.bool)  # (B, N, 1)
+    chosen[pair, index] = True
+    return torch.where(chosen, xy, xy.detach())
+
+
+def corner_response(images: Tensor, sigma: float = 1.5) -> Tensor:
+    """(B, H, W) strength of corners: the smaller eigenvalue of the structure tensor, of (B, 3, H, W) images.
+
+    It does not depend on the rotation of the image (Shi and Tomasi, 1994), which makes it a prior for keypoints.
+    """
+    with torch.autocast(images.device.type, enabled=False):  # the difference of nearly equal numbers
+        xx, yy, xy = _structure_tensor(images, sigma).unbind(dim=1)
+        return ((xx + yy) - ((xx - yy).square() + 4 * xy.square()).sqrt()) / 2
+
+
+def _structure_tensor(images: Tensor, sigma: float) -> Tensor:
+    """(B, 3, H, W) squares and product of the derivatives by x and y, smoothed."""
+    grey = images.mean(dim=1, keepdim=True)
+    kernel = images.new_tensor([[-0.5, 0.0, 0.5]]).view(1, 1, 1, 3)
+    dx = F.conv2d(F.pad(grey, (1, 1, 0, 0), mode="replicate"), kernel)
+    dy = F.conv2d(F.pad(grey, (0, 0, 1, 1), mode="replicate"), kernel.mT)
+    products = torch.cat([dx * dx, dy * dy, dx * dy], dim=1)  # (B, 3, H, W)
+    radius = math.ceil(2 * sigma)
+    taps = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
+    taps = (-0.5 * (taps / sigma) ** 2).exp()
+    taps = (taps / taps.sum()).expand(3, 1, 1, -1)
+    products = F.conv2d(F.pad(products, (radius, radius, 0, 0), mode="replicate"), taps, groups=3)
+    return F.conv2d(F.pad(products, (0, 0, radius, radius), mode="replicate"), taps.mT, groups=3)
