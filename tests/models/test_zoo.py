@@ -35,10 +35,10 @@ from steerers.models.base import Combined, SingleDescriptor, SingleExtractor
 from steerers.models.compact import Compact
 from steerers.models.dedode import DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile
-from steerers.models.parts import Part, locate
+from steerers.models.parts import Part
 from steerers.models.sampling import KeypointSampling
 from steerers.models.superpoint import SuperPointNetwork
-from steerers.models.zoo import DETECTORS, SHIPPED, ZOO, Entry, find, make_zoo, with_detector
+from steerers.models.zoo import DETECTORS, SHIPPED, ZOO, Entry, find, locate, make_zoo, with_detector
 
 DEDODE_B = {"dedode-b", "dedode-b-c4", "dedode-b-c4-perm", "dedode-b-so2-spread", "dedode-b-so2-spread-b"}
 DEDODE_G = {"dedode-g", "dedode-g-c4-perm", "dedode-g-so2-spread"}
@@ -187,7 +187,7 @@ def test_entries_are_whole(entry: Entry) -> None:
         "upright-sift-so2",
     ):  # max-similarity fails there: docs/results.md
         expected = "max-matches"
-    assert (entry.strategy or parts._suitable_strategy(entry.group)) == expected
+    assert (entry.strategy or zoo.suitable_strategy(entry.group)) == expected
 
 
 @pytest.mark.parametrize("file", PUBLISHED.values(), ids=PUBLISHED)
@@ -549,7 +549,7 @@ def test_an_entry_without_a_detector_is_refused() -> None:
 
     entry = Entry("blind", "", 2, None, "", Part(lambda _: Blind()))
     with pytest.raises(TypeError, match="model 'blind' needs a detector: Blind finds no keypoints"):
-        entry.build()
+        entry.build({})
 
 
 # Steerers of the package ----------------------------------------------------------------------------------------------
