@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from helpers import assert_near, describe_image, detect_image, extract_image
 from steerers.features import Keypoints
-from steerers.models.compact import Compact, CompactConfig, textured
+from steerers.models.compact import Compact, CompactConfig, fold_batch_norms, textured
 from steerers.models.sampling import KeypointSampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -196,3 +196,23 @@ def test_the_default_is_small() -> None:
 def test_shapes_that_are_none_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="channels"):
         CompactConfig(**changes)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_folded_batch_normalisations_compute_the_same(dtype: torch.dtype) -> None:
+    plain, generator = network().to(dtype), torch.Generator().manual_seed(0)
+    for norm in (module for module in plain.modules() if isinstance(module, nn.BatchNorm2d)):
+        for values in (norm.running_mean, norm.weight, norm.bias):
+            nn.init.normal_(values, generator=generator)  # type: ignore[arg-type]
+        nn.init.uniform_(norm.running_var, 0.3, 1.3, generator=generator)  # type: ignore[arg-type]
+    images, xy = picture(32, 32)[None].to(dtype), torch.tensor([[[3.5, 4.0], [20.0, 11.25]]], dtype=dtype)
+    expected = plain(images)
+    described = plain.describe_at(expected, xy)
+    folded = fold_batch_norms(plain.train())
+    assert folded is plain
+    assert not any(isinstance(module, nn.BatchNorm2d) or module.training for module in folded.modules())
+    found = folded(images)
+    actual = (*found.features, found.logits, folded.describe_at(found, xy))
+    for one, other in zip(actual, (*expected.features, expected.logits, described), strict=True):
+        assert one.dtype == dtype
+        assert_near(one / other.abs().max(), other / other.abs().max(), 1e-12 if dtype.itemsize == 8 else 1e-5)

@@ -111,7 +111,7 @@ def resave(path: Path, change: str) -> None:
         (Path.unlink, ""),
         (lambda path: resave(path, "config"), "does not say which compact network"),
         (lambda path: resave(path, "kind"), "does not say which compact network"),
-        (lambda path: resave(path, "shape"), "not the weights of a compact network: 3 names"),
+        (lambda path: resave(path, "shape"), "not the weights of a compact network: describer.first.bias has shape"),
         (lambda path: resave(path, "names"), "not the weights of a compact network"),
     ],
 )

@@ -35,9 +35,9 @@ from steerers.models.base import Combined, SingleDescriptor, SingleExtractor
 from steerers.models.compact import Compact
 from steerers.models.dedode import DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile
+from steerers.models.frozen import SuperPointNetwork
 from steerers.models.parts import Part
 from steerers.models.sampling import KeypointSampling
-from steerers.models.superpoint import SuperPointNetwork
 from steerers.models.zoo import DETECTORS, SHIPPED, ZOO, Entry, find, locate, make_zoo, with_detector
 
 DEDODE_B = {"dedode-b", "dedode-b-c4", "dedode-b-c4-perm", "dedode-b-so2-spread", "dedode-b-so2-spread-b"}

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from steerers.features import Keypoints
 from steerers.models.base import Extractor, LogitDetector, check_batch, check_images, check_keypoints
@@ -220,6 +221,21 @@ def _conv(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)
     )
+
+
+def fold_batch_norms(network: Compact) -> Compact:
+    """Fold, in place, every batch normalisation into the convolution before it; for evaluation only.
+
+    Returns:
+        The network, in evaluation mode. Its normalisations have become identities, so that it can no longer be trained
+        nor take the weights of one that was not folded.
+    """
+    network.eval()
+    for sequence in [module for module in network.modules() if isinstance(module, nn.Sequential)]:
+        conv, norm = sequence[0], sequence[1]
+        if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+            sequence[0], sequence[1] = fuse_conv_bn_eval(conv, norm), nn.Identity()
+    return network.eval()
 
 
 def _full(x: Tensor) -> Tensor:

@@ -26,8 +26,7 @@ from steerers.images.load import make_picture
 from steerers.matching.strategies import OverRotations, make_strategy
 from steerers.models import zoo
 from steerers.models.base import NUM_KEYPOINTS, Extractor
-from steerers.models.compact import CELL, Compact, textured_cells
-from steerers.models.folding import fold_batch_norms
+from steerers.models.compact import CELL, Compact, fold_batch_norms, textured_cells
 from steerers.models.sampling import choose_keypoints, sample_descriptions
 from steerers.models.scales import Pyramid
 from steerers.models.zoo import Model

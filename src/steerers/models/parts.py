@@ -13,13 +13,11 @@ from torch import nn
 from steerers._weights import WeightsError, load, load_into, load_state, load_tensor
 from steerers.models import dedode
 from steerers.models.base import Descriptor, Detector, Extractor
-from steerers.models.compact import Compact, CompactConfig
+from steerers.models.compact import Compact, CompactConfig, fold_batch_norms
 from steerers.models.dedode import DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile
-from steerers.models.folding import fold_batch_norms
-from steerers.models.frozen import Aliked, Disk, FrozenExtractor, XFeat
+from steerers.models.frozen import Aliked, Disk, FrozenExtractor, SuperPoint, XFeat
 from steerers.models.scales import Pyramid
-from steerers.models.superpoint import SuperPoint
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 

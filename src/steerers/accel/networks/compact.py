@@ -27,8 +27,7 @@ from steerers.accel.networks.keypoints import (
 from steerers.accel.networks.upsample_sampling import Size, Stencil, make_stencil
 from steerers.features import Keypoints
 from steerers.models.base import Extractor, check_batch, check_images, check_keypoints
-from steerers.models.compact import CELL, DEVIATION, FLATTEST, MEAN, Compact, Describer, textured
-from steerers.models.folding import fold_batch_norms
+from steerers.models.compact import CELL, DEVIATION, FLATTEST, MEAN, Compact, Describer, fold_batch_norms, textured
 from steerers.models.sampling import KeypointSampling, split_points, stack_points
 from steerers.models.scales import DIAMETER, Pyramid, shrink, shrink_masks, shrunk_size
 
