@@ -34,6 +34,11 @@ _SIGMA, _LAYERS = 1.6, 3
 _SMALLEST_SIDE = 12
 # OpenCV's patch, which it clips to the diagonal, must hold 128 pixels: a radius of 6.
 _SMALLEST_DIAGONAL = 6
+# OpenCV's contrast threshold is 0.04. As only the best keypoints are kept, a lower one costs nothing where there are
+# enough, and gives more in small or dull images.
+_CONTRAST = 0.01
+# Diameter in pixels of keypoints whose detector gives no scale; the described patch is six times as wide.
+_DEFAULT_SIZE = 5.0
 # OpenCV's defaults of ORB: diameter of a keypoint of the first level, ratio of levels, number of levels, border.
 _ORB_PATCH, _ORB_RATIO, _ORB_LEVELS, _ORB_BORDER = 31, 1.2, 8, 31
 
@@ -49,55 +54,40 @@ def c4_permutation() -> Tensor:
     return torch.arange(128).reshape(4, 4, 8).rot90(1, dims=(0, 1)).roll(2, dims=2).flatten()
 
 
-class _SiftModel(SingleExtractor):
-    """What Upright SIFT and SIFT share."""
+class UprightSift(SingleExtractor):
+    """SIFT without orientations: equivariant to quarter turns, more distinctive than SIFT on upright images.
+
+    Its descriptions are RootSIFT's, of unit length: the square root of the L1-normalised ones.
+    """
 
     dim = 128
 
-    def __init__(self, *, root: bool = True, default_size: float = 5.0, contrast_threshold: float = 0.01) -> None:
-        super().__init__()
-        self.root = root
-        self.default_size = _checked_positive("default_size", default_size)
-        self.contrast_threshold = _checked_positive("contrast_threshold", contrast_threshold)
-
-
-class UprightSift(_SiftModel):
-    """SIFT without orientations: equivariant to quarter turns, more distinctive than SIFT on upright images.
-
-    Args:
-        root: RootSIFT, the square root of the L1-normalised description, else the plain one; both of unit length.
-        default_size: diameter in pixels of keypoints whose detector gives no scale. The described patch is six times
-            as wide.
-        contrast_threshold: OpenCV's. As only the best keypoints are kept, its low value (OpenCV has 0.04) costs
-            nothing where there are enough, and gives more in small or dull images.
-    """
-
     def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
-        points = _detect_sift(_grey(image), self.contrast_threshold)
+        points = _detect_sift(_grey(image))
         points[:, _ANGLE] = 0.0
         points = np.unique(points, axis=0)  # one keypoint with several orientations is one keypoint
         return _keypoints(_best(points, num_keypoints, mask, image), image, oriented=False)
 
     def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
-        points = _points(keypoints, self.default_size)
+        points = _points(keypoints, _DEFAULT_SIZE)
         points[:, _ANGLE] = 0.0
-        return _describe_sift(image, points, root=self.root)
+        return _describe_sift(image, points)
 
 
-class Sift(_SiftModel):
-    """SIFT, invariant to rotation: each keypoint is described relative to its orientation.
+class Sift(SingleExtractor):
+    """RootSIFT, invariant to rotation: each keypoint is described relative to its orientation.
 
-    A keypoint with several dominant orientations appears once for each. The arguments are those of
-    :class:`UprightSift`.
+    A keypoint with several dominant orientations appears once for each.
     """
 
+    dim = 128
+
     def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
-        points = _detect_sift(_grey(image), self.contrast_threshold)
-        return _keypoints(_best(points, num_keypoints, mask, image), image, oriented=True)
+        return _keypoints(_best(_detect_sift(_grey(image)), num_keypoints, mask, image), image, oriented=True)
 
     def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
         _check_oriented("Sift", keypoints)
-        return _describe_sift(image, _points(keypoints, self.default_size), root=self.root)
+        return _describe_sift(image, _points(keypoints, _DEFAULT_SIZE))
 
 
 class Orb(SingleExtractor):
@@ -113,7 +103,7 @@ class Orb(SingleExtractor):
         import cv2
 
         grey = _grey(image)
-        allowed = None if mask is None else _array_of(mask) * np.uint8(255)  # 1 is lost on coarser levels
+        allowed = None if mask is None else mask.cpu().numpy() * np.uint8(255)  # 1 is lost on coarser levels
         found: list[Any] = []
         if min(grey.shape) > 2 * _ORB_BORDER:  # OpenCV fails on tiny images
             found = list(cv2.ORB.create(nfeatures=min(num_keypoints, grey.size)).detect(grey, allowed))
@@ -180,9 +170,9 @@ def _halve(image: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.ascontiguousarray(half)
 
 
-def _detect_sift(grey: GreyImage, contrast_threshold: float) -> FloatArray:
+def _detect_sift(grey: GreyImage) -> FloatArray:
     """All keypoints of SIFT, (N, 5): octaves -1 and 0 from the image itself, each other from its level's octave 0."""
-    sift = _opencv_sift(contrast_threshold)
+    sift = _opencv_sift()
     found = []
     for index, level in enumerate(_pyramid(grey)):
         points = _array(sift.detect(level.image, None))
@@ -194,7 +184,7 @@ def _detect_sift(grey: GreyImage, contrast_threshold: float) -> FloatArray:
     return np.concatenate(found)
 
 
-def _describe_sift(image: Tensor, points: FloatArray, *, root: bool) -> Tensor:
+def _describe_sift(image: Tensor, points: FloatArray) -> Tensor:
     """(N, 128) descriptions of (N, 5) keypoints, of unit length; zero where the patch has no gradient.
 
     OpenCV writes beyond its memory for patches of a few pixels. So diameters are at least those of its own detector,
@@ -212,7 +202,8 @@ def _describe_sift(image: Tensor, points: FloatArray, *, root: bool) -> Tensor:
         for octave in np.unique(octaves):
             chosen = octaves == octave
             described[chosen] = _describe_octave(levels[max(octave, 0)], points[chosen], min(octave, 0), layers[chosen])
-    return torch.from_numpy(_normalised(described, root=root)).to(image.device)
+    sums = np.maximum(described.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return torch.from_numpy(np.sqrt(described / sums)).to(image.device)
 
 
 def _describe_octave(level: _Level, points: FloatArray, octave: int, layers: IntArray) -> NDArray[np.float32]:
@@ -244,21 +235,11 @@ def _octaves_and_layers(sizes: FloatArray) -> tuple[IntArray, IntArray]:
     return octaves - 1, layers + 1
 
 
-def _normalised(descriptions: NDArray[np.float32], *, root: bool) -> NDArray[np.float32]:
-    """Unit length, by way of the square root if asked for; zero stays zero."""
-    tiny = np.finfo(np.float32).tiny
-    if root:
-        normalised = np.sqrt(descriptions / np.maximum(descriptions.sum(axis=1, keepdims=True), tiny))
-    else:
-        normalised = descriptions / np.maximum(np.linalg.norm(descriptions, axis=1, keepdims=True), tiny)
-    return np.asarray(normalised, np.float32)
-
-
-def _opencv_sift(contrast_threshold: float = 0.04) -> Any:
+def _opencv_sift() -> Any:
     import cv2
 
     return cv2.SIFT.create(
-        nOctaveLayers=_LAYERS, contrastThreshold=contrast_threshold, sigma=_SIGMA, enable_precise_upscale=True
+        nOctaveLayers=_LAYERS, contrastThreshold=_CONTRAST, sigma=_SIGMA, enable_precise_upscale=True
     )
 
 
@@ -298,7 +279,7 @@ def _best(points: FloatArray, num_keypoints: int, mask: Tensor | None, image: Te
         height, width = image.shape[-2:]
         columns = np.rint(points[:, 0]).astype(np.int64).clip(0, width - 1)
         rows = np.rint(points[:, 1]).astype(np.int64).clip(0, height - 1)
-        points = points[_array_of(mask)[rows, columns]]
+        points = points[mask.cpu().numpy()[rows, columns]]
     order = np.lexsort((points[:, _ANGLE], points[:, 1], points[:, 0], -points[:, _RESPONSE]))
     return points[order[:num_keypoints]]
 
@@ -310,17 +291,6 @@ def _grey(image: Tensor) -> GreyImage:
     from steerers.images.load import to_grey
 
     return np.ascontiguousarray(to_grey(image))
-
-
-def _array_of(mask: Tensor) -> NDArray[np.bool_]:
-    allowed: NDArray[np.bool_] = mask.detach().cpu().numpy()
-    return allowed
-
-
-def _checked_positive(name: str, value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be a positive number, got {value}")
-    return value
 
 
 def _check_oriented(model: str, keypoints: Keypoints) -> None:

@@ -22,6 +22,7 @@ from steerers.features import Keypoints
 from steerers.models.base import Extractor, LogitDetector, check_batch, check_images, check_keypoints
 from steerers.models.sampling import (
     KeypointSampling,
+    full_precision,
     sample_descriptions,
     sample_keypoints,
     split_points,
@@ -117,11 +118,11 @@ class Compact(Extractor, LogitDetector):
         padded = F.pad(images, (0, -width % self.config.stride, 0, -height % self.config.stride), mode="replicate")
         logits, *features = self.trunk(padded)
         size = (int(padded.shape[-1]), int(padded.shape[-2]))
-        return FeatureMaps(tuple(features), _full(logits[:, 0, :height, :width]), size)
+        return FeatureMaps(tuple(features), full_precision(logits[:, 0, :height, :width]), size)
 
     def describe_at(self, maps: FeatureMaps, xy: Tensor) -> Tensor:
         """(B, N, dim) descriptions of (B, N, 2) pixels."""
-        sampled = [sample_descriptions(_full(features), xy, maps.size) for features in maps.features]
+        sampled = [sample_descriptions(full_precision(features), xy, maps.size) for features in maps.features]
         described: Tensor = self.describer(torch.cat(sampled, dim=2))
         return described
 
@@ -236,8 +237,3 @@ def fold_batch_norms(network: Compact) -> Compact:
         if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
             sequence[0], sequence[1] = fuse_conv_bn_eval(conv, norm), nn.Identity()
     return network.eval()
-
-
-def _full(x: Tensor) -> Tensor:
-    """``x`` in float32 if it is in half precision."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

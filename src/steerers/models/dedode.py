@@ -29,6 +29,7 @@ from steerers.models.base import Descriptor, LogitDetector, check_batch, check_i
 from steerers.models.sampling import (
     DEFAULT_SAMPLING,
     KeypointSampling,
+    full_precision,
     sample_descriptions,
     sample_keypoints,
     split_points,
@@ -168,19 +169,14 @@ class _Decoder(nn.Module):
             if output is not None and context is not None:
                 size = feature.shape[-2:]
                 output = F.interpolate(output, size=size, mode=self.mode, align_corners=False)
-                context = F.interpolate(_full(context), size=size, mode="bilinear", align_corners=False)
+                context = F.interpolate(full_precision(context), size=size, mode="bilinear", align_corners=False)
                 x = torch.cat((feature, context.to(feature.dtype)), dim=1)
             refined = refiner(x)
             delta, context = refined[:, : self.prototypes], refined[:, self.prototypes :]
-            output = _full(delta) if output is None else output.add_(delta)  # a map of 256 channels is large
+            output = full_precision(delta) if output is None else output.add_(delta)  # a map of 256 channels is large
         if output is None:
             raise ValueError("no features to decode")
         return output
-
-
-def _full(x: Tensor) -> Tensor:
-    """``x`` in float32 if it is in half precision."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 # Models ---------------------------------------------------------------------------------------------------------------
