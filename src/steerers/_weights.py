@@ -113,12 +113,6 @@ def save(path: StrPath, state: Mapping[str, Tensor], metadata: Mapping[str, str]
     """
     if Path(path).suffix != ".safetensors":
         raise ValueError(f"path must end in .safetensors, got {os.fspath(path)!r}")
-    for key, text in metadata.items():
-        if not isinstance(key, str) or not isinstance(text, str):
-            raise TypeError(f"metadata must map str to str, got {key!r}: {text!r}")
-    for key, value in state.items():
-        if not isinstance(value, Tensor):
-            raise TypeError(f"state must map names to tensors, but state[{key!r}] is {_describe(value)}")
     tensors = {  # a copy each: safetensors refuses tensors that share memory, such as tied weights
         key: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for key, value in state.items()
     }

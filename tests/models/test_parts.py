@@ -24,8 +24,7 @@ from steerers.benchmarks.metrics import reprojection_errors, rotation_at_centre
 from steerers.geometry import rotate_image, transform_points
 from steerers.images.load import load_image, to_uint8
 from steerers.models import parts, zoo
-from steerers.models.compact import Compact
-from steerers.models.scales import Pyramid
+from steerers.models.compact import Compact, Pyramid
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -301,8 +301,7 @@ class DedodeDescriptor(DedodeNetwork, Descriptor):
         For G images of any size are resized to the nearest multiples of 14, which changes their aspect by a few
         thousandths and commutes with quarter turns; keypoints stay in pixels of ``images``.
         """
-        check_images(images, SMALLEST)
-        check_keypoints(keypoints, images)
+        check_keypoints(keypoints, images, SMALLEST)
         height, width = images.shape[-2:]
         with self._inference():
             maps = self.description_map(to_patches(images) if self.architecture == "G" else images)

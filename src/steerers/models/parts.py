@@ -13,11 +13,10 @@ from torch import nn
 from steerers._weights import WeightsError, load, load_into, load_state, load_tensor
 from steerers.models import dedode
 from steerers.models.base import Descriptor, Detector, Extractor
-from steerers.models.compact import Compact, CompactConfig, fold_batch_norms
+from steerers.models.compact import Compact, CompactConfig, Pyramid, fold_batch_norms
 from steerers.models.dedode import DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile
 from steerers.models.frozen import Aliked, Disk, FrozenExtractor, SuperPoint, XFeat
-from steerers.models.scales import Pyramid
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 

@@ -22,9 +22,8 @@ from steerers.accel.networks.compact import FastCompact, _texture
 from steerers.accel.networks.inference import for_inference
 from steerers.accel.networks.keypoints import LevelFrame, LevelKeypoints, choose_in_cells, merge_scales
 from steerers.models import scales
-from steerers.models.compact import CELL, FLATTEST, Compact, CompactConfig, textured, textured_cells
+from steerers.models.compact import CELL, FLATTEST, Compact, CompactConfig, Pyramid, textured, textured_cells
 from steerers.models.sampling import KeypointSampling, choose_keypoints
-from steerers.models.scales import Pyramid
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="needs TRITON_INTERPRET=1 from the start")

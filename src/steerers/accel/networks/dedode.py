@@ -27,7 +27,7 @@ from steerers.accel.graphs import Graphs
 from steerers.accel.networks import layers
 from steerers.accel.networks.upsample_sampling import Size, Stencil, make_stencil
 from steerers.features import Keypoints
-from steerers.models.base import Descriptor, LogitDetector, check_batch, check_images, check_keypoints
+from steerers.models.base import Descriptor, LogitDetector, check_batch, check_keypoints
 from steerers.models.dedode import PATCH, SMALLEST, DedodeDescriptor, DedodeDetector, DedodeNetwork, to_patches
 from steerers.models.sampling import KeypointSampling, choose_keypoints, split_points, stack_points
 
@@ -245,8 +245,7 @@ class FastDedodeDescriptor(_Network, Descriptor):
         self.out_bias = _parameter(torch.stack([delta.bias for delta in deltas]).sum(dim=0), dtype)
 
     def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
-        check_images(images, SMALLEST)
-        check_keypoints(keypoints, images)
+        check_keypoints(keypoints, images, SMALLEST)
         xy = stack_points(keypoints, images.device, layers.KEYPOINT_MULTIPLE).float()
         size = (images.shape[-1], images.shape[-2])
         images = to_patches(images) if self.backbone else images
