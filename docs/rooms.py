@@ -132,7 +132,8 @@ def draw(imports: Imports) -> str:
 
 
 def _box(name: str, imports: Imports, width: float) -> tuple[str, list[str]]:
-    inside = sorted(module for module in imports if room(module) == name and module != name)
+    packages = {module.rpartition(".")[0] for module in imports}
+    inside = sorted(module for module in imports if room(module) == name and module not in packages and module != name)
     files = [module.removeprefix(f"{name}.") for module in inside] if inside else []
     used = sorted({room(other) for module in imports if room(module) == name for other in imports[module]} - {name})
     lines = _wrap(files, width) + ([f"imports {', '.join(sorted(used, key=level))}"] if used else [])

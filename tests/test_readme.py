@@ -1,4 +1,4 @@
-"""README.md: every snippet is run, every link leads somewhere.
+"""README.md and CONTRIBUTING.md: every snippet is run; and in every document, every link leads somewhere.
 
 Python blocks run one after the other in one namespace, as a reader would type them; of shell blocks, ``steerers`` is
 run in this process and ``make`` is looked up in the Makefile. A line ``<!-- not run: REASON -->`` before a block leaves
@@ -32,6 +32,7 @@ QUICK_BENCH = [
     "--repeats",
     "1",
 ]  # added to benches; of options given twice the last counts
+DOCUMENTS = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md")), *sorted(ROOT.glob("*/*.md"))]
 
 
 class Block(NamedTuple):
@@ -91,7 +92,6 @@ def check_make(words: list[str]) -> None:
 
 TEXT = README.read_text(encoding="utf-8")
 BLOCKS = fenced(TEXT)
-PYTHON = [block for block in BLOCKS if block.language in ("python", "py") and block.is_run]
 SHELL = [block for block in BLOCKS if block.language in ("sh", "bash", "shell", "console") and block.is_run]
 
 
@@ -103,12 +103,16 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_python_blocks(checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_python_blocks(
+    document: str, checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(checkout)
-    assert PYTHON
+    blocks = [block for block in fenced((ROOT / document).read_text()) if block.language == "python" and block.is_run]
+    assert blocks
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    for block in PYTHON:
-        exec(compile("\n" * block.line + block.source, str(README), "exec"), namespace)  # lines as in the file
+    for block in blocks:
+        exec(compile("\n" * block.line + block.source, document, "exec"), namespace)  # lines as in the file
     assert capsys.readouterr().err == ""
 
 
@@ -147,14 +151,19 @@ def test_commands_in_the_prose() -> None:
             assert callable(make_parser().parse_args(arguments).run)
 
 
-def test_links() -> None:
-    targets = re.findall(r"\]\(([^)\s]+)\)", prose(TEXT))
-    assert targets
-    missing = [
-        target for target in targets
-        if not re.match(r"https?://|#|mailto:", target) and not (ROOT / target.partition("#")[0]).exists()
-    ]  # fmt: skip
-    assert missing == []
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose(document.read_text(encoding="utf-8")))
+    local = [target.partition("#")[0] for target in targets if not re.match(r"https?://|#|mailto:", target)]
+    assert [target for target in local if not (document.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_of_the_package_that_are_named_exist(document: Path) -> None:
+    """`matching/assignment.py` and the like, from the root of the repository or of the package."""
+    named = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|toml|md|sh))\b", document.read_text(encoding="utf-8"))
+    roots = (ROOT, ROOT / "src" / "steerers", document.parent)
+    assert [name for name in named if not any((root / name).exists() for root in roots)] == []
 
 
 def test_every_strategy_is_in_the_table() -> None:
