@@ -294,9 +294,5 @@ def test_many_keypoints_of_a_small_noisy_image(factory: type[Extractor]) -> None
 @pytest.mark.parametrize("factory", MODELS)
 def test_wrong_arguments_are_named(factory: type[Extractor]) -> None:
     image, model = torch.rand((3, 80, 90), generator=torch.Generator().manual_seed(2)), factory()
-    with pytest.raises(ValueError, match="masks must have the images' shape"):
-        detect_image(model, image, num_keypoints=10, mask=torch.ones((90, 80), dtype=torch.bool))
-    with pytest.raises(ValueError, match="num_keypoints must be at least 1"):
-        detect_image(model, image, num_keypoints=-1)
     with pytest.raises(ValueError, match=r"keypoints\.scales must be positive"):
         describe_image(model, image, Keypoints(torch.ones((1, 2)), torch.ones(1), torch.zeros(1), torch.zeros(1)))

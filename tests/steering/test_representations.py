@@ -322,21 +322,6 @@ def test_homomorphism(drawn: Any, dtype: torch.dtype, tolerance: float) -> None:
     assert_near(product, representation.matrix(first + second, dtype), tolerance)
 
 
-@given(drawn=acting())
-def test_matrices_are_orthogonal(drawn: Any, dtype: torch.dtype, tolerance: float) -> None:
-    representation, (angle,) = drawn
-    matrix = representation.matrix(angle, dtype)
-    assert_near(matrix @ matrix.mT, torch.eye(representation.dim), tolerance)
-    assert_near(matrix.mT, representation.matrix(-angle, dtype), tolerance)
-
-
-@given(representation=representations(), rotations=st.integers(-3, 3))
-def test_full_turns_are_the_identity(
-    representation: Representation, rotations: int, dtype: torch.dtype, tolerance: float
-) -> None:
-    assert_near(representation.matrix(2 * math.pi * rotations, dtype), torch.eye(representation.dim), tolerance)
-
-
 @given(drawn=acting(of=st.just(SO2)))
 def test_so2_is_generated_by_matrix_exp(drawn: Any, dtype: torch.dtype, tolerance: float) -> None:
     representation, (angle,) = drawn
