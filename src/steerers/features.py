@@ -94,11 +94,6 @@ class Features:
     def __len__(self) -> int:
         return int(self.keypoints.shape[0])
 
-    @property
-    def dim(self) -> int:
-        """Length D of a description."""
-        return int(self.descriptions.shape[1])
-
     def to(self, device: torch.device | str) -> Features:
         """The same features on ``device``."""
         keypoints, descriptions, scores = (x.to(device) for x in (self.keypoints, self.descriptions, self.scores))

@@ -124,23 +124,6 @@ def test_coordinates_in_the_basis_are_steered_block_by_block(drawn: Any, seed: i
     assert_near(disentangled, steerer.steer(descriptions, angle) @ blocks.basis.mT, 1e-7)
 
 
-@given(group=cyclic_groups(), data=st.data())
-def test_permutations_are_their_fourier_blocks(group: Group, data: Any) -> None:
-    steerer = Steerer.from_permutation(data.draw(permutations_of(group)), group)
-    nearest, residual = steerer.nearest_representation()
-    assert nearest == steerer.representation
-    assert residual < 1e-9
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_papers_spread_is_recovered_from_any_basis(seed: int) -> None:
-    representation = Steerer.spread(256).representation
-    assert representation is not None
-    blocks = analysis.block_diagonalise(disguised(representation, seed, orthogonal=seed == 0), SO2)
-    assert blocks.representation == representation
-    assert blocks.residual < 1e-9
-
-
 # Matrices that are only near a representation -------------------------------------------------------------------------
 
 
@@ -386,13 +369,6 @@ def test_a_pair_is_not_torn_apart() -> None:
         assert [steerer.reduced(dim)[1].dim for dim in (2, 3, 4, 5, 6)] == [2, 2, 4, 4, 6]
         with pytest.raises(ValueError, match="dim must be at least 2 here"):
             steerer.reduced(1)
-
-
-def test_reduction_to_everything_keeps_cosines() -> None:
-    steerer = Steerer.random(12, "C4", generator=torch.Generator().manual_seed(0)).double()
-    projection, reduced = steerer.reduced(12)
-    assert_near(projection @ projection.mT, identity(12), 1e-9)
-    assert_same_multiset(reduced.eigenvalues(), steerer.eigenvalues())
 
 
 @pytest.mark.parametrize("dim", [0, -1, 17])

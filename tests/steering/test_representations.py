@@ -18,7 +18,6 @@ from helpers import (
     angles_of,
     assert_near,
     assert_same_multiset,
-    count_near,
     cyclic_groups,
     groups,
     representations,
@@ -283,14 +282,6 @@ def test_restriction_has_the_same_matrices(representation: Representation, facto
     assert_near(restricted.generator(), representation.matrix(2 * math.pi / order), 1e-12)
 
 
-@given(representation=representations(), order=st.integers(2, 6), factor=st.integers(1, 4))
-def test_restricting_twice_is_restricting_once(representation: Representation, order: int, factor: int) -> None:
-    if representation.group.order is not None:
-        whole = order * factor
-        representation = Representation(Group(whole), tuple((m, j % whole) for m, j in representation.terms))
-    assert representation.restrict(order * factor).restrict(order) == representation.restrict(order)
-
-
 @pytest.mark.parametrize(("group", "order"), [("C4", 3), ("C4", 8), ("C9", 2), ("C5", 4)])
 def test_restriction_to_no_subgroup_is_refused(group: str, order: int) -> None:
     with pytest.raises(ValueError, match=f"C{order} is not a subgroup of {group}"):
@@ -355,27 +346,3 @@ def test_rotations_of_cyclic_groups_stay_exact_however_large() -> None:
 def test_eigenvalues_are_those_of_the_generator(representation: Representation) -> None:
     values = torch.linalg.eigvals(representation.generator())
     assert_same_multiset(values, representation.eigenvalues())
-
-
-@given(representation=representations())
-def test_multiplicities_count_eigenvalues(representation: Representation) -> None:
-    values = torch.linalg.eigvals(representation.generator())
-    order = representation.group.order
-    for frequency, multiplicity in representation.multiplicities().items():
-        phase = 0.0 if order is None else 2 * math.pi * frequency / order
-        target = 1j * frequency if order is None else complex(math.cos(phase), math.sin(phase))
-        assert count_near(values, target) == multiplicity
-        assert count_near(values, target.conjugate()) == multiplicity
-
-
-@given(drawn=acting(count=6))
-def test_coordinate_form_agrees_with_matrices(drawn: Any) -> None:
-    representation, angles = drawn
-    frequency, partner, sign = representation.coordinates()
-    assert frequency.dtype == partner.dtype == torch.long
-    assert torch.equal(partner[partner], torch.arange(representation.dim))
-    vector = torch.arange(1.0, representation.dim + 1, dtype=torch.float64)
-    cos, sin = representation.cos_sin(torch.tensor(angles, dtype=torch.float64).view(2, 3))
-    steered = cos * vector + sign * sin * vector[partner]  # (2, 3, D)
-    expected = torch.stack([representation.matrix(angle) @ vector for angle in angles])
-    assert_near(steered.view(6, -1), expected, 1e-10)

@@ -85,21 +85,16 @@ def decode(source: ImageSource, max_size: int | None, exif: Exif) -> Decoded:
 
 
 def open_picture(source: str | os.PathLike[str] | PIL.Image.Image, max_size: int | None, exif: Exif) -> Opened:
-    """A file or a Pillow image, with the colours and the alpha that it has."""
-    if isinstance(source, PIL.Image.Image):
-        return _load_picture(source, exif)
+    """A file or a Pillow image, at its current frame, with the colours and the alpha that it has."""
     if isinstance(source, (str, os.PathLike)):
         return _load_file(Path(source), max_size, exif)
-    raise TypeError(f"an image or mask must be {_SOURCES}, got {type(source).__name__}")
-
-
-def _load_picture(picture: PIL.Image.Image, exif: Exif) -> Opened:
-    """A picture that the caller opened: as it is, at its current frame, without changing its size or mode."""
-    _check_pixels(picture.size, name_of(picture) or "Pillow image")
-    with _decoder_errors(picture):
-        picture.load()
-        orientation = _exif_orientation(picture) if exif == "apply" else 1
-    return picture, picture.size, (0, 0, *picture.size), orientation
+    if not isinstance(source, PIL.Image.Image):
+        raise TypeError(f"an image or mask must be {_SOURCES}, got {type(source).__name__}")
+    _check_pixels(source.size, name_of(source) or "Pillow image")
+    with _decoder_errors(source):
+        source.load()
+        orientation = _exif_orientation(source) if exif == "apply" else 1
+    return source, source.size, (0, 0, *source.size), orientation
 
 
 def _load_file(path: Path, max_size: int | None, exif: Exif) -> Opened:
