@@ -322,17 +322,11 @@ def test_loaded_tensors_do_not_depend_on_the_file(tmp_path: Path) -> None:
     assert_same(state, a_state())
 
 
-@pytest.mark.parametrize(
-    ("name", "state", "metadata", "error"),
-    [
-        ("w.pth", {}, {}, ValueError),
-        ("w.safetensors", {"w": 1.0}, {}, TypeError),
-        ("w.safetensors", {"w": torch.ones(1)}, {"steps": 100}, TypeError),
-    ],
-)
-def test_save_of_wrong_arguments(name: str, state: Any, metadata: Any, error: type[Exception], tmp_path: Path) -> None:
-    with pytest.raises(error):
-        _weights.save(tmp_path / name, state, metadata)
+def test_save_of_wrong_arguments(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must end in"):
+        _weights.save(tmp_path / "w.pth", {}, {})
+    with pytest.raises(TypeError):
+        _weights.save(tmp_path / "w.safetensors", {"w": torch.ones(1)}, {"steps": 100})  # type: ignore[dict-item]
     assert contents(tmp_path) == []
 
 
@@ -344,7 +338,7 @@ def test_save_of_wrong_arguments(name: str, state: Any, metadata: Any, error: ty
     [
         (lambda s: s.pop("bias"), "1 names .*bias"),
         (lambda s: s.update(extra=torch.zeros(1)), "1 names .*extra"),
-        (lambda s: s.update(weight=torch.zeros(3, 2)), "1 names .*weight"),
+        (lambda s: s.update(weight=torch.zeros(3, 2)), r"weight has shape \(3, 2\), not \(2, 3\)"),
         (lambda s: s.update({f"{n}": torch.zeros(1) for n in range(4)}), r"4 names .*\(0, 1, 2, \.\.\.\)"),
     ],
 )

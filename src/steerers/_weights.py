@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -56,27 +56,34 @@ def load_state(path: StrPath) -> dict[str, Tensor]:
     return _strip_wrappers(content)
 
 
-def load_into(network: nn.Module, state: Mapping[str, Tensor], path: StrPath, title: str) -> None:
+def load_into(
+    network: nn.Module, state: Mapping[str, Any], path: StrPath, title: str, optional: Set[str] = frozenset()
+) -> None:
     """Give a network weights that have exactly its names and shapes.
 
     Args:
         path: where ``state`` was read from, and ``title`` whose weights it should hold; for the message.
+        optional: names that may be missing.
 
     Raises:
-        WeightsError: if a name is missing, unknown or of another shape.
+        WeightsError: if a name is missing, unknown, of another shape, or not that of a tensor.
     """
     expected = network.state_dict()
-    wrong = [
-        name
-        for name in sorted(state.keys() | expected.keys())
-        if name not in state or name not in expected or state[name].shape != expected[name].shape
+    missing, unknown = expected.keys() - state.keys() - optional, state.keys() - expected.keys()
+    faults = [
+        f"{len(names)} names {fault} ({', '.join(sorted(names)[:3])}{', ...' if len(names) > 3 else ''})"
+        for fault, names in (("missing", missing), ("unknown", unknown))
+        if names
     ]
-    if wrong:
-        some = ", ".join(wrong[:3]) + (", ..." if len(wrong) > 3 else "")
-        raise WeightsError(
-            f"{path}: not the weights of {title}: {len(wrong)} names are missing, unknown or of another shape ({some})"
-        )
-    network.load_state_dict(state)
+    for name in sorted(expected.keys() & state.keys()):
+        value = state[name]
+        if not isinstance(value, Tensor):
+            faults.append(f"{name} is {type(value).__name__}, not a tensor")
+        elif value.shape != expected[name].shape:
+            faults.append(f"{name} has shape {tuple(value.shape)}, not {tuple(expected[name].shape)}")
+    if faults:
+        raise WeightsError(f"{path}: not the weights of {title}: {'; '.join(faults[:3])}")
+    network.load_state_dict(state, strict=not optional)
 
 
 def load_tensor(path: StrPath) -> Tensor:
@@ -106,12 +113,6 @@ def save(path: StrPath, state: Mapping[str, Tensor], metadata: Mapping[str, str]
     """
     if Path(path).suffix != ".safetensors":
         raise ValueError(f"path must end in .safetensors, got {os.fspath(path)!r}")
-    for key, text in metadata.items():
-        if not isinstance(key, str) or not isinstance(text, str):
-            raise TypeError(f"metadata must map str to str, got {key!r}: {text!r}")
-    for key, value in state.items():
-        if not isinstance(value, Tensor):
-            raise TypeError(f"state must map names to tensors, but state[{key!r}] is {_describe(value)}")
     tensors = {  # a copy each: safetensors refuses tensors that share memory, such as tied weights
         key: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for key, value in state.items()
     }

@@ -94,19 +94,10 @@ class Features:
     def __len__(self) -> int:
         return int(self.keypoints.shape[0])
 
-    @property
-    def dim(self) -> int:
-        """Length D of a description."""
-        return int(self.descriptions.shape[1])
-
     def to(self, device: torch.device | str) -> Features:
         """The same features on ``device``."""
-        return replace(
-            self,
-            keypoints=self.keypoints.to(device),
-            descriptions=self.descriptions.to(device),
-            scores=self.scores.to(device),
-        )
+        keypoints, descriptions, scores = (x.to(device) for x in (self.keypoints, self.descriptions, self.scores))
+        return replace(self, keypoints=keypoints, descriptions=descriptions, scores=scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,14 +139,8 @@ class Matches:
         """
         from steerers.geometry import estimate_homography
 
-        return estimate_homography(
-            self.keypoints0,
-            self.keypoints1,
-            threshold=threshold,
-            confidence=confidence,
-            max_iterations=max_iterations,
-            seed=seed,
-        )
+        p0, p1 = self.keypoints0, self.keypoints1
+        return estimate_homography(p0, p1, threshold, confidence=confidence, max_iterations=max_iterations, seed=seed)
 
     def fundamental(self, threshold: float = 1.0, *, max_iterations: int = 10_000, seed: int = 0) -> Fundamental:
         """Robust fundamental matrix of two views of a scene that need not be flat, by poselib.
@@ -168,9 +153,8 @@ class Matches:
         """
         from steerers.geometry import estimate_fundamental
 
-        return estimate_fundamental(
-            self.keypoints0, self.keypoints1, threshold=threshold, max_iterations=max_iterations, seed=seed
-        )
+        p0, p1 = self.keypoints0, self.keypoints1
+        return estimate_fundamental(p0, p1, threshold, max_iterations=max_iterations, seed=seed)
 
     def pose(
         self,
@@ -195,6 +179,5 @@ class Matches:
         """
         from steerers.geometry import estimate_pose
 
-        return estimate_pose(
-            self.keypoints0, self.keypoints1, K0, K1, threshold=threshold, max_iterations=max_iterations, seed=seed
-        )
+        p0, p1 = self.keypoints0, self.keypoints1
+        return estimate_pose(p0, p1, K0, K1, threshold=threshold, max_iterations=max_iterations, seed=seed)

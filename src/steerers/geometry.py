@@ -111,22 +111,20 @@ def rotation_of(linear: Tensor) -> float | None:
     return math.atan2(float(linear[0, 1] - linear[1, 0]), float(linear[0, 0] + linear[1, 1]))
 
 
-def rotation_about_centre(size: tuple[int, int], angle: float) -> tuple[Tensor, tuple[int, int]]:
+def rotation_about_centre(size: Size, angle: float) -> tuple[Tensor, Size]:
     """The map of pixels when an image of ``size`` rotates about its centre onto a canvas that holds all of it.
 
     Returns:
         The (3, 3) map from the pixels of the image to those of the rotated one, and the (width, height) of the canvas.
     """
-    width, height = size
     linear = rotation(angle)
-    extent = linear.abs() @ torch.tensor([width, height], dtype=torch.float64)
-    new_size = (math.ceil(float(extent[0]) - 1e-6), math.ceil(float(extent[1]) - 1e-6))
+    extent = torch.tensor(size, dtype=torch.float64)
+    width, height = (linear.abs() @ extent - 1e-6).ceil().tolist()
+    centre, new_centre = (extent - 1) / 2, (torch.tensor([width, height], dtype=torch.float64) - 1) / 2
     transform = torch.eye(3, dtype=torch.float64)
     transform[:2, :2] = linear
-    centre = torch.tensor([(width - 1) / 2, (height - 1) / 2], dtype=torch.float64)
-    new_centre = torch.tensor([(new_size[0] - 1) / 2, (new_size[1] - 1) / 2], dtype=torch.float64)
     transform[:2, 2] = new_centre - linear @ centre
-    return transform, new_size
+    return transform, (int(width), int(height))
 
 
 def rotate_image(image: Tensor, angle: float, fill: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -146,7 +144,7 @@ def rotate_image(image: Tensor, angle: float, fill: float = 0.0) -> tuple[Tensor
     return warp_image(image, transform, new_size, fill), transform
 
 
-def warp_image(image: Tensor, transform: Tensor, new_size: tuple[int, int], fill: float = 0.0) -> Tensor:
+def warp_image(image: Tensor, transform: Tensor, new_size: Size, fill: float = 0.0) -> Tensor:
     """Resample a (C, H, W) image through a 3 x 3 map from its pixels to those of a ``new_size`` (width, height) canvas.
 
     Sampling is bilinear; a canvas pixel whose source lies outside the image, or beyond the horizon of a projective map,
@@ -159,7 +157,7 @@ def warp_image(image: Tensor, transform: Tensor, new_size: tuple[int, int], fill
     return warped + fill
 
 
-def _sources(back: Tensor, size: tuple[int, int], new_size: tuple[int, int], image: Tensor) -> Tensor:
+def _sources(back: Tensor, size: Size, new_size: Size, image: Tensor) -> Tensor:
     """(H', W', 2) where the pixels of a canvas come from in an image of ``size``, as ``grid_sample`` takes it.
 
     A few rows at a time, since in float64 all would take more memory than the image.
@@ -225,8 +223,8 @@ def wrap_degrees(degrees: float) -> float:
 def estimate_homography(
     points0: NDArray[Any],
     points1: NDArray[Any],
-    *,
     threshold: float = 3.0,
+    *,
     confidence: float = 0.9999,
     max_iterations: int = 10_000,
     seed: int = 0,
@@ -237,9 +235,7 @@ def estimate_homography(
     """
     import cv2
 
-    _check_positive("threshold", threshold)
-    _check_seed(seed)
-    p0, p1 = _check_correspondences(points0, points1)
+    p0, p1 = _check_arguments(points0, points1, threshold, seed)
     nothing = Homography(None, np.zeros(len(p0), dtype=bool))
     if len(p0) < 4:
         return nothing
@@ -264,25 +260,17 @@ def estimate_homography(
 
 
 def estimate_fundamental(
-    points0: NDArray[Any],
-    points1: NDArray[Any],
-    *,
-    threshold: float = 1.0,
-    max_iterations: int = 10_000,
-    seed: int = 0,
+    points0: NDArray[Any], points1: NDArray[Any], threshold: float = 1.0, *, max_iterations: int = 10_000, seed: int = 0
 ) -> Fundamental:
     """Fundamental matrix, ``x1' F x0 = 0``, by poselib; fewer than eight different points give none."""
     import poselib
 
-    _check_positive("threshold", threshold)
-    _check_seed(seed)
-    p0, p1 = _check_correspondences(points0, points1)
+    p0, p1 = _check_arguments(points0, points1, threshold, seed)
     nothing = Fundamental(None, np.zeros(len(p0), dtype=bool))
-    if min(_num_distinct(p0), _num_distinct(p1)) < 8:
+    if _num_distinct(p0, p1) < 8:
         return nothing
-    F, info = poselib.estimate_fundamental(
-        p0, p1, {"max_epipolar_error": threshold, "max_iterations": max_iterations, "seed": seed}, {}
-    )
+    options = {"max_epipolar_error": threshold, "max_iterations": max_iterations, "seed": seed}
+    F, info = poselib.estimate_fundamental(p0, p1, options, {})
     inliers = np.asarray(info["inliers"], dtype=bool)
     if not inliers.any() or not np.isfinite(F).all():
         return nothing
@@ -306,20 +294,13 @@ def estimate_pose(
     """
     import poselib
 
-    _check_positive("threshold", threshold)
-    _check_seed(seed)
-    p0, p1 = _check_correspondences(points0, points1)
-    cameras = [_pinhole(name, K) for name, K in (("K0", K0), ("K1", K1))]
+    p0, p1 = _check_arguments(points0, points1, threshold, seed)
+    cameras = _pinhole("K0", K0), _pinhole("K1", K1)
     nothing = Pose(None, None, np.zeros(len(p0), dtype=bool))
-    if min(_num_distinct(p0), _num_distinct(p1)) < 5:
+    if _num_distinct(p0, p1) < 5:
         return nothing
-    pose, info = poselib.estimate_relative_pose(
-        p0,
-        p1,
-        *cameras,
-        {"max_epipolar_error": threshold, "max_iterations": max_iterations, "seed": seed},
-        {},
-    )
+    options = {"max_epipolar_error": threshold, "max_iterations": max_iterations, "seed": seed}
+    pose, info = poselib.estimate_relative_pose(p0, p1, *cameras, options, {})
     inliers = np.asarray(info["inliers"], dtype=bool)
     translation = np.asarray(pose.t, np.float64)
     norm = float(np.linalg.norm(translation))
@@ -342,8 +323,14 @@ def _pinhole(name: str, K: NDArray[Any]) -> dict[str, Any]:
     return {"model": "PINHOLE", "width": width, "height": height, "params": [K[0, 0], K[1, 1], K[0, 2], K[1, 2]]}
 
 
-def _check_correspondences(points0: NDArray[Any], points1: NDArray[Any]) -> tuple[NDArray[np.float64], ...]:
+def _check_arguments(
+    points0: NDArray[Any], points1: NDArray[Any], threshold: float, seed: int
+) -> tuple[NDArray[np.float64], ...]:
     """Both sets as (K, 2) float64 arrays; the estimators read whatever lies in memory otherwise."""
+    if not threshold > 0:
+        raise ValueError(f"threshold must be positive, got {threshold}")
+    if not 0 <= seed < 2**31:
+        raise ValueError(f"seed must be 0 to 2^31 - 1, got {seed}")
     p0, p1 = np.asarray(points0, np.float64), np.asarray(points1, np.float64)
     if p0.ndim != 2 or p0.shape[1] != 2 or p0.shape != p1.shape:
         raise ValueError(f"points must be two (K, 2) arrays of one length, got shapes {p0.shape} and {p1.shape}")
@@ -352,15 +339,6 @@ def _check_correspondences(points0: NDArray[Any], points1: NDArray[Any]) -> tupl
     return np.ascontiguousarray(p0), np.ascontiguousarray(p1)
 
 
-def _num_distinct(points: NDArray[np.float64]) -> int:
-    return len(np.unique(points, axis=0))
-
-
-def _check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**31:
-        raise ValueError(f"seed must be 0 to 2^31 - 1, got {seed}")
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ValueError(f"{name} must be positive, got {value}")
+def _num_distinct(*sets: NDArray[np.float64]) -> int:
+    """The least number of different points in any of the sets."""
+    return min(len(np.unique(points, axis=0)) for points in sets)

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steerers._devices import parse_device as parse_device  # noqa: PLC0414  where others know it
+from steerers._devices import parse_device
 from steerers._files import StrPath
-from steerers.features import Features, Keypoints, Matches
+from steerers.features import Features, Matches
 from steerers.geometry import rotate_image, rotation_of, transform_points, wrap_degrees
 from steerers.images.load import Exif, Image, ImageSource, load_image
-from steerers.images.read_ahead import check_batch, check_masks, put_together, read_images
+from steerers.images.read_ahead import put_together, read_images
 from steerers.matching.assignment import Assignment, number_of_most_matches
 from steerers.matching.strategies import (
     STRATEGIES,
@@ -135,19 +135,25 @@ class Pipeline:
             batch: of a list of images, how many of the same size go through the network at once; by default 4 on a GPU
                 and 1 elsewhere. It takes memory, and changes descriptions by no more than rounding does.
         """
-        if isinstance(image, (list, tuple)):
-            return self._extract_all(image, mask, batch)
-        if batch is not None:
-            raise ValueError(f"batch goes with a list of images; got {batch!r} with a single one")
-        loaded = self.load_image(image, mask)  # type: ignore[arg-type]
-        keypoints, descriptions = self._run(loaded.tensor, loaded.mask)
-        return self._features(loaded, keypoints.xy, keypoints, descriptions)
+        if not isinstance(image, (list, tuple)):
+            if batch is not None:
+                raise ValueError(f"batch goes with a list of images; got {batch!r} with a single one")
+            return self._features([self.load_image(image, mask)])[0]  # type: ignore[arg-type]
+        size = self.batch_size(batch)
+        read = read_images(self.load_image, image, mask, waiting=2 * size, pinned=self.device.type == "cuda")
+        found: dict[int, Features] = {}
+        for alike in put_together(read, _kind, size=size, waiting=4 * size):
+            indices, images = zip(*alike, strict=True)
+            found |= zip(indices, self._features(images), strict=True)
+        return [found[index] for index in range(len(image))]
 
     def batch_size(self, batch: int | None = None) -> int:
         """How many of a list of images go through the network at once, if that many are of the same size."""
         if batch is None:
             return 1 if self.device.type == "cpu" else BATCH_ON_GPU
-        return check_batch(batch)
+        if not isinstance(batch, int | np.integer) or batch < 1:
+            raise ValueError(f"batch must be a whole number of at least 1, got {batch!r}")
+        return int(batch)
 
     def match(self, features0: Features, features1: Features) -> Matches:
         """Match features that were extracted before, by the same model."""
@@ -173,59 +179,37 @@ class Pipeline:
         angle = self.rotations[best] if len(found[best]) else None
         return self._to_matches(replace(found[best], angle=angle), rotated0[best], features1)
 
+    def extract_rotated(self, image: Image, angle: float) -> Features:
+        """:meth:`extract` of the image rotated by ``angle``, in radians, with keypoints of the image as it was."""
+        allowed = torch.ones(image.tensor.shape[1:]) if image.mask is None else image.mask.float()
+        rotated, to_rotated = rotate_image(image.tensor.to(self.device), angle, fill=0.5)
+        mask = rotate_image(allowed[None], angle)[0][0] > 0.999
+        return self._features([replace(image, tensor=rotated, mask=mask)], torch.linalg.inv(to_rotated))[0]
+
     # Steps ------------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _run(self, tensor: Tensor, mask: Tensor | None) -> tuple[Keypoints, Tensor]:
-        masks = None if mask is None else mask[None].to(self.device)
-        images = tensor[None].to(self.device)
-        return self.model.extractor.extract(images, num_keypoints=self.num_keypoints, masks=masks)[0]
-
-    def _extract_all(
-        self,
-        images: Sequence[ImageSource | Image],
-        masks: ImageSource | Sequence[ImageSource | None] | None,
-        batch: int | None,
-    ) -> list[Features]:
-        size = self.batch_size(batch)
-        given = list(zip(images, check_masks(masks, len(images)), strict=True))
-        read = read_images(self.load_image, given, waiting=2 * size, pinned=self.device.type == "cuda")
-        found: dict[int, Features] = {}
-        for together in put_together(read, _kind, size=size, waiting=4 * size):
-            extracted = self._run_all([image for _, image in together])
-            for (place, image), (keypoints, descriptions) in zip(together, extracted, strict=True):
-                found[place] = self._features(image, keypoints.xy, keypoints, descriptions)
-        return [found[place] for place in range(len(images))]
-
-    @torch.no_grad()
-    def _run_all(self, images: Sequence[Image]) -> list[tuple[Keypoints, Tensor]]:
-        """Of images of one kind."""
+    def _features(self, images: Sequence[Image], back: Tensor | None = None) -> list[Features]:
+        """The features of images of one kind; ``back`` is the map from pixels of their tensors to what they were."""
         tensors = torch.stack([image.tensor.to(self.device, non_blocking=True) for image in images])
         masks = [image.mask.to(self.device) for image in images if image.mask is not None]
-        return self.model.extractor.extract(
+        extracted = self.model.extractor.extract(
             tensors, num_keypoints=self.num_keypoints, masks=torch.stack(masks) if masks else None
         )
-
-    def _features(self, image: Image, xy: Tensor, keypoints: Keypoints, descriptions: Tensor) -> Features:
-        return Features(
-            keypoints=transform_points(image.to_stored, xy.float()),
-            descriptions=descriptions,
-            scores=keypoints.scores.float(),
-            image_size=image.stored_size,
-            model=self.model.name,
-            orientation=image.orientation,
-        )
-
-    def extract_rotated(self, image: Image, angle: float) -> Features:
-        """:meth:`extract` of the image rotated by ``angle``, in radians, with keypoints of the image as it was."""
-        tensor = image.tensor.to(self.device)
-        allowed = torch.ones(tensor.shape[1:]) if image.mask is None else image.mask.float()
-        rotated, to_rotated = rotate_image(tensor, angle, fill=0.5)
-        mask = rotate_image(allowed[None], angle)[0][0] > 0.999
-        keypoints, descriptions = self._run(rotated, mask)
-        return self._features(
-            image, transform_points(torch.linalg.inv(to_rotated), keypoints.xy.float()), keypoints, descriptions
-        )
+        features = []
+        for image, (keypoints, descriptions) in zip(images, extracted, strict=True):
+            xy = keypoints.xy.float() if back is None else transform_points(back, keypoints.xy.float())
+            features.append(
+                Features(
+                    keypoints=transform_points(image.to_stored, xy),
+                    descriptions=descriptions,
+                    scores=keypoints.scores.float(),
+                    image_size=image.stored_size,
+                    model=self.model.name,
+                    orientation=image.orientation,
+                )
+            )
+        return features
 
     def _to_matches(self, found: Assignment, features0: Features, features1: Features) -> Matches:
         """What a strategy found of the features of two images, in stored pixels and degrees."""

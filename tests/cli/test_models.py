@@ -12,7 +12,7 @@ from torch import Tensor
 
 from steerers.cli import main
 from steerers.images.load import to_uint8
-from steerers.models.superpoint import SuperPointNetwork
+from steerers.models.frozen import SuperPointNetwork
 from steerers.models.zoo import DETECTORS, ZOO
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steerers.images.load import Image, ImageError
-from steerers.images.read_ahead import check_batch, check_masks, put_together, read_ahead, read_images
+from steerers.images.read_ahead import put_together, read_ahead, read_images
 
 
 @given(st.lists(st.integers()), st.integers(1, 4), st.integers(1, 6))
@@ -105,9 +105,9 @@ def test_images_are_read_at_once_but_not_the_same_picture() -> None:
         return grey()
 
     alone, (twice, mask) = pictures(3), pictures(2)
-    list(read_images(load, [(picture, None) for picture in alone], waiting=4))
-    given = [(twice, None), (twice, None), (grey(), mask), (grey(), mask), (mask, twice), (twice, mask)]
-    assert len(list(read_images(load, given, waiting=4))) == 6
+    list(read_images(load, alone, waiting=4))
+    images, masks = [twice, twice, grey(), grey(), mask, twice], [None, None, mask, mask, twice, mask]
+    assert len(list(read_images(load, images, masks, waiting=4))) == 6
     assert most[id(twice)] == most[id(mask)] == 1
 
 
@@ -127,10 +127,10 @@ def test_errors_have_the_place_of_their_image() -> None:
         (OddError(1, 2), ValueError),
     ):
         with pytest.raises(kind, match=rf"^image 1 of 2, counted from 0: {error}$") as caught:
-            list(read_images(load, [(grey(), None), (error, None)], waiting=1))  # type: ignore[list-item]
+            list(read_images(load, [grey(), error], waiting=1))  # type: ignore[list-item]
         assert caught.value.__cause__ is error
     with pytest.raises(FileNotFoundError, match=r"^no such image$"):  # which has its name
-        list(read_images(load, [(FileNotFoundError("no such image"), None)], waiting=1))  # type: ignore[list-item]
+        list(read_images(load, [FileNotFoundError("no such image")], waiting=1))  # type: ignore[list-item]
 
 
 def test_only_what_is_on_the_cpu_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,28 +142,20 @@ def test_only_what_is_on_the_cpu_is_pinned(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     images = [grey(1), grey(2, device="meta")]  # which stands for a GPU
-    read = list(read_images(lambda source, mask: source, [(i, None) for i in images], waiting=2, pinned=True))  # type: ignore[arg-type, return-value]
+    read = list(read_images(lambda source, mask: source, images, waiting=2, pinned=True))  # type: ignore[arg-type, return-value]
     assert [image.tensor.device.type for image in read] == ["cpu", "meta"]
     assert pinned == [torch.device("cpu")]
 
 
-def test_masks_and_batches() -> None:
+def test_masks_are_one_for_each_image() -> None:
     mask = pictures(1)[0]
-    assert check_masks(None, 2) == [None, None]
-    assert check_masks((mask, None), 2) == (mask, None)
+    seen: list[object] = []
+    load = lambda source, mask: seen.append(mask) or source  # noqa: E731
+    for masks in (None, (mask, None)):
+        list(read_images(load, [grey(), grey()], masks, waiting=1))  # type: ignore[arg-type]
+    assert Counter(map(id, seen)) == Counter(map(id, [None, None, mask, None]))
     for wrong, got in ((mask, "Image"), ([mask] * 3, "a list of 3"), ((mask,), "a tuple of 1")):
         with pytest.raises(
             ValueError, match=rf"mask must be a list of 2 masks or None, one for each image, got {got}$"
         ):
-            check_masks(wrong, 2)
-    assert check_batch(3) == 3
-    for batch in (0, -1, 2.0, "2", None):
-        with pytest.raises(ValueError, match="batch must be a whole number of at least 1, got"):
-            check_batch(batch)
-
-
-def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match="threads and waiting must be at least 1, got 0 and 2"):
-        next(read_ahead(str, [1], threads=0, waiting=2))
-    with pytest.raises(ValueError, match="size and waiting must be at least 1, got 0 and 1"):
-        next(put_together([1], str, size=0, waiting=1))
+            read_images(load, [grey(), grey()], wrong, waiting=1)  # type: ignore[arg-type]

@@ -102,27 +102,6 @@ def closed_port_url() -> str:
         return f"http://127.0.0.1:{unused.server_port}/w.pth"
 
 
-# Describing a file
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b.pth", "../b.pth", "a\\b.pth", "/etc/passwd", "C:b.pth"])
-def test_name_with_a_folder_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="name must be a plain file name"):
-        WeightFile(name)
-
-
-@pytest.mark.parametrize("url", ["ftp://h/w.pth", "data:,x", "w.pth", "/tmp/w.pth", "javascript:1"])
-def test_other_schemes_are_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="https, http or file"):
-        WeightFile("w.pth", (url,))
-
-
-@pytest.mark.parametrize("digest", ["", "abc", SHA256[:-1] + "g", SHA256 + "0"])
-def test_malformed_checksum_is_refused(digest: str) -> None:
-    with pytest.raises(ValueError, match="64 hexadecimal digits"):
-        WeightFile("w.pth", sha256=digest)
-
-
 # Where the cache is
 
 
@@ -172,9 +151,8 @@ def test_good_download(server: Server, cache: Path, capfd: pytest.CaptureFixture
     assert capfd.readouterr() == ("", ""), "no bar under two seconds"
 
 
-@pytest.mark.parametrize("progress", [True, False])
 def test_progress_bar_goes_to_stderr_when_slow(
-    progress: bool, server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bar = tqdm
     asked: dict[str, Any] = {}
@@ -184,11 +162,11 @@ def test_progress_bar_goes_to_stderr_when_slow(
         return bar(**{**options, "delay": 0})
 
     monkeypatch.setattr("tqdm.tqdm", impatient)
-    downloads.fetch(WeightFile("w.pth", (server.url("/w", Reply()),)), progress=progress)
+    downloads.fetch(WeightFile("w.pth", (server.url("/w", Reply()),)))
     output, errors = capfd.readouterr()
     assert (asked["delay"], asked["total"]) == (2, len(CONTENT))
     assert output == ""
-    assert ("w.pth" in errors) == progress
+    assert "w.pth" in errors
 
 
 @POSIX
@@ -221,6 +199,11 @@ def test_redirect_is_followed_within_http_alone(server: Server, cache: Path, tmp
     assert contents(cache) == ["w.pth"]
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "_TIMEOUT", 0.3)
+
+
 BAD_REPLIES = {
     "wrong checksum": (Reply(CONTENT[:-1] + b"!"), "wrong checksum"),
     "broken transfer": (Reply(CONTENT[:1000], announced=len(CONTENT)), f"1000 of {len(CONTENT)} bytes"),
@@ -233,11 +216,12 @@ BAD_REPLIES = {
 
 
 @pytest.mark.parametrize("kind", BAD_REPLIES)
+@pytest.mark.usefixtures("impatient")
 def test_failure_leaves_nothing_and_says_why(kind: str, server: Server, cache: Path) -> None:
     reply, reason = BAD_REPLIES[kind]
     url = server.url("/w.pth", reply)
     with pytest.raises(WeightsError) as caught:
-        downloads.fetch(WeightFile("w.pth", (url,), SHA256), timeout=0.3 if kind == "stalled" else 30)
+        downloads.fetch(WeightFile("w.pth", (url,), SHA256))
     message = str(caught.value)
     for part in ("w.pth", url, reason, str(cache), "--weights FILE", "STEERERS_HOME"):
         assert part in message
@@ -246,9 +230,10 @@ def test_failure_leaves_nothing_and_says_why(kind: str, server: Server, cache: P
 
 
 @pytest.mark.parametrize("kind", BAD_REPLIES)
+@pytest.mark.usefixtures("impatient")
 def test_mirror_is_tried_after_a_failure(kind: str, server: Server, cache: Path) -> None:
     urls = (server.url("/first", BAD_REPLIES[kind][0]), server.url("/mirror", Reply()), server.url("/third", Reply()))
-    path = downloads.fetch(WeightFile("w.pth", urls, SHA256), timeout=0.3 if kind == "stalled" else 30)
+    path = downloads.fetch(WeightFile("w.pth", urls, SHA256))
     assert path.read_bytes() == CONTENT
     assert server.asked == {"/first": 1, "/mirror": 1}
     assert contents(cache) == ["w.pth"]
@@ -264,7 +249,7 @@ def test_broken_transfer_is_noticed_without_a_checksum(server: Server, cache: Pa
 def test_no_server_names_file_addresses_and_folder(cache: Path) -> None:
     urls = (closed_port_url(), closed_port_url())
     with pytest.raises(WeightsError) as caught:
-        downloads.fetch(WeightFile("w.pth", urls, size=58_500_000, licence="MIT", note="Ask the authors."), timeout=5)
+        downloads.fetch(WeightFile("w.pth", urls, size=58_500_000, licence="MIT", note="Ask the authors."))
     message = str(caught.value)
     for part in ("w.pth", "58.5 MB", "MIT", *urls, str(cache), "--weights FILE", "STEERERS_HOME", "Ask the authors."):
         assert part in message
@@ -348,12 +333,6 @@ def test_read_only_cache_serves_what_it_has(cache: Path) -> None:
         cache.chmod(0o755)
 
 
-@pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
-def test_bad_timeout(timeout: float) -> None:
-    with pytest.raises(ValueError, match="timeout"):
-        downloads.fetch(WeightFile("w.pth"), timeout=timeout)
-
-
 # Two at once
 
 FETCH = """
@@ -361,7 +340,7 @@ import sys
 from steerers.models.downloads import WeightFile, fetch
 print("ready", flush=True)
 sys.stdin.readline()
-print(fetch(WeightFile("w.pth", (sys.argv[1],), sys.argv[2]), progress=False), flush=True)
+print(fetch(WeightFile("w.pth", (sys.argv[1],), sys.argv[2])), flush=True)
 """
 
 

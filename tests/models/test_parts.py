@@ -24,8 +24,7 @@ from steerers.benchmarks.metrics import reprojection_errors, rotation_at_centre
 from steerers.geometry import rotate_image, transform_points
 from steerers.images.load import load_image, to_uint8
 from steerers.models import parts, zoo
-from steerers.models.compact import Compact
-from steerers.models.scales import Pyramid
+from steerers.models.compact import Compact, Pyramid
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -111,7 +110,7 @@ def resave(path: Path, change: str) -> None:
         (Path.unlink, ""),
         (lambda path: resave(path, "config"), "does not say which compact network"),
         (lambda path: resave(path, "kind"), "does not say which compact network"),
-        (lambda path: resave(path, "shape"), "not the weights of a compact network: 3 names"),
+        (lambda path: resave(path, "shape"), "not the weights of a compact network: describer.first.bias has shape"),
         (lambda path: resave(path, "names"), "not the weights of a compact network"),
     ],
 )

@@ -24,6 +24,8 @@ from steerers.geometry import Size
 
 ImageSource: TypeAlias = str | os.PathLike[str] | PIL.Image.Image | NDArray[Any] | Tensor
 Exif = Literal["ignore", "apply"]
+Box: TypeAlias = tuple[float, float, float, float]
+Opened: TypeAlias = tuple[PIL.Image.Image, Size, Box, int]  # and the last three as in `Decoded`
 
 MAX_PIXELS = 1_000_000_000
 """The largest image that is read; a larger one is refused before its pixels are decoded."""
@@ -64,17 +66,8 @@ class Decoded(NamedTuple):
     pixels: PIL.Image.Image | NDArray[np.float32]  # mode L or RGB; or (1 | 3, H, W) in [0, 1]
     allowed: NDArray[np.bool_] | None  # (H, W) of the stored image
     stored_size: Size
-    box: tuple[float, float, float, float]  # the extent of the stored image in `pixels`
+    box: Box  # the extent of the stored image in `pixels`
     orientation: int = 1  # EXIF, to be applied
-
-
-class Picture(NamedTuple):
-    """A Pillow image with its pixels in memory, in the frame of the stored image."""
-
-    picture: PIL.Image.Image
-    stored_size: Size
-    box: tuple[float, float, float, float]
-    orientation: int
 
 
 def decode(source: ImageSource, max_size: int | None, exif: Exif) -> Decoded:
@@ -83,33 +76,28 @@ def decode(source: ImageSource, max_size: int | None, exif: Exif) -> Decoded:
         return _decode_array(source)
     if isinstance(source, Tensor):
         return _decode_array(_channels_last(source))
-    opened = open_picture(source, max_size, exif)
+    picture, size, box, orientation = open_picture(source, max_size, exif)
     try:
-        pixels, allowed = _opaque(opened.picture)
+        pixels, allowed = _opaque(picture)
     except ValueError as error:  # a mode that Pillow does not convert to RGB
-        raise _broken(source, f"mode {opened.picture.mode} cannot be converted to RGB") from error
-    return Decoded(pixels, allowed, opened.stored_size, opened.box, opened.orientation)
+        raise _broken(source, f"mode {picture.mode} cannot be converted to RGB") from error
+    return Decoded(pixels, allowed, size, box, orientation)
 
 
-def open_picture(source: str | os.PathLike[str] | PIL.Image.Image, max_size: int | None, exif: Exif) -> Picture:
-    """A file or a Pillow image, with the colours and the alpha that it has."""
-    if isinstance(source, PIL.Image.Image):
-        return _load_picture(source, exif)
+def open_picture(source: str | os.PathLike[str] | PIL.Image.Image, max_size: int | None, exif: Exif) -> Opened:
+    """A file or a Pillow image, at its current frame, with the colours and the alpha that it has."""
     if isinstance(source, (str, os.PathLike)):
         return _load_file(Path(source), max_size, exif)
-    raise TypeError(f"an image or mask must be {_SOURCES}, got {type(source).__name__}")
+    if not isinstance(source, PIL.Image.Image):
+        raise TypeError(f"an image or mask must be {_SOURCES}, got {type(source).__name__}")
+    _check_pixels(source.size, name_of(source) or "Pillow image")
+    with _decoder_errors(source):
+        source.load()
+        orientation = _exif_orientation(source) if exif == "apply" else 1
+    return source, source.size, (0, 0, *source.size), orientation
 
 
-def _load_picture(picture: PIL.Image.Image, exif: Exif) -> Picture:
-    """A picture that the caller opened: as it is, at its current frame, without changing its size or mode."""
-    _check_pixels(picture.size, name_of(picture) or "Pillow image")
-    with _decoder_errors(picture):
-        picture.load()
-        orientation = _exif_orientation(picture) if exif == "apply" else 1
-    return Picture(picture, picture.size, (0, 0, *picture.size), orientation)
-
-
-def _load_file(path: Path, max_size: int | None, exif: Exif) -> Picture:
+def _load_file(path: Path, max_size: int | None, exif: Exif) -> Opened:
     """The first frame of a file; a JPEG is decoded at a lower resolution if ``max_size`` leaves that much room."""
     with _open_file(path) as file, _decoder_errors(path):
         with _no_pixel_limit() as limit:
@@ -125,9 +113,9 @@ def _load_file(path: Path, max_size: int | None, exif: Exif) -> Picture:
             opened.load()
         if tiff:
             stored = opened.transpose(_UNDO[orientation]) if orientation in _UNDO else opened
-            return Picture(stored, stored.size, (0, 0, *stored.size), orientation if exif == "apply" else 1)
+            return stored, stored.size, (0, 0, *stored.size), orientation if exif == "apply" else 1
         orientation = _exif_orientation(opened) if exif == "apply" else 1
-    return Picture(opened, size, drafted[1] if drafted else (0, 0, *size), orientation)
+    return opened, size, drafted[1] if drafted else (0, 0, *size), orientation
 
 
 def _open_file(path: Path) -> BinaryIO:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import PIL.Image
@@ -22,16 +22,20 @@ from steerers.geometry import Size, scaling
 from steerers.images.decode import (
     MAX_PIXELS,
     UPRIGHT,
+    Box,
     Decoded,
     Exif,
     ImageError,
     ImageSource,
+    colour_and_alpha,
     combine,
     decode,
     fit_within,
+    is_deep,
     name_of,
+    open_picture,
+    size_text,
 )
-from steerers.images.masks import read_mask, shrink_mask
 
 __all__ = [
     "LUMA",
@@ -101,14 +105,14 @@ def load_image(
         raise ValueError(f"exif must be 'ignore' or 'apply', got {exif!r}")
     max_size = _check_max_size(max_size)
     decoded = decode(source, max_size, exif)
-    allowed = combine(decoded.allowed, None if mask is None else read_mask(mask, decoded.stored_size))
+    allowed = combine(decoded.allowed, None if mask is None else _read_mask(mask, decoded.stored_size))
     size = fit_within(decoded.stored_size, max_size)
     linear = UPRIGHT[decoded.orientation]
     return Image(
         tensor=_rotated(_to_tensor(_shrink(decoded, size)), linear),
         to_stored=scaling(size, decoded.stored_size) @ _rotation_back(size, linear),
         stored_size=decoded.stored_size,
-        mask=None if allowed is None else _rotated(torch.from_numpy(shrink_mask(allowed, size)), linear),
+        mask=None if allowed is None else _rotated(torch.from_numpy(_shrink_mask(allowed, size)), linear),
         name=name_of(source),
     )
 
@@ -155,7 +159,7 @@ def _shrink(decoded: Decoded, size: Size) -> PIL.Image.Image | NDArray[np.float3
     return np.stack([np.asarray(plane) for plane in planes]).clip(0, 1)  # (C, H, W); Lanczos overshoots
 
 
-def _lanczos(picture: PIL.Image.Image, size: Size, box: tuple[float, float, float, float]) -> PIL.Image.Image:
+def _lanczos(picture: PIL.Image.Image, size: Size, box: Box) -> PIL.Image.Image:
     return picture.resize(size, PIL.Image.Resampling.LANCZOS, box=box, reducing_gap=3.0)
 
 
@@ -186,6 +190,60 @@ def _rotation_back(size: Size, linear: tuple[tuple[int, int], tuple[int, int]]) 
     for axis, row in enumerate(back):
         transform[axis, 2] = size[axis] - 1 if float(row.sum()) < 0 else 0
     return transform
+
+
+# Masks of where keypoints are allowed ---------------------------------------------------------------------------------
+
+
+def _read_mask(source: ImageSource, stored_size: Size) -> NDArray[np.bool_]:
+    """(H, W), True where any channel is neither zero nor transparent; checked to have the size of the stored image."""
+    if isinstance(source, Tensor):
+        tensor = source.detach().cpu()
+        array = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+        allowed = _nonzero(np.moveaxis(array, 0, -1) if array.ndim == 3 else array)
+    elif isinstance(source, np.ndarray):
+        allowed = _nonzero(source)
+    else:
+        picture, *_ = open_picture(source, None, "ignore")
+        colour, alpha = (picture, None) if is_deep(picture) else colour_and_alpha(picture)
+        allowed = _nonzero(np.asarray(colour))
+        if alpha is not None:
+            allowed &= np.asarray(alpha) != 0
+    size = (allowed.shape[1], allowed.shape[0])
+    if size != stored_size:
+        raise ValueError(
+            f"mask is {size_text(size)} pixels but the image is stored with {size_text(stored_size)}; "
+            "a mask has the size (width x height) and frame of the image as stored, before EXIF and resizing"
+        )
+    return allowed
+
+
+def _nonzero(values: NDArray[Any]) -> NDArray[np.bool_]:
+    if values.dtype.kind not in "buif":
+        raise TypeError(f"mask must be bool, integer or float, got {values.dtype}")
+    allowed: NDArray[np.bool_] = np.logical_and(values != 0, np.isfinite(values))
+    if allowed.ndim == 2:
+        return allowed
+    if allowed.ndim != 3 or allowed.shape[2] not in (1, 3, 4):
+        raise ValueError(
+            f"mask must have shape (H, W) or, with channels, that of an image, got {values.shape} (channels last)"
+        )
+    colour: NDArray[np.bool_] = np.any(allowed[..., :3], axis=2)
+    return colour & allowed[..., 3] if allowed.shape[2] == 4 else colour
+
+
+def _shrink_mask(allowed: NDArray[np.bool_], size: Size) -> NDArray[np.bool_]:
+    """A mask at a smaller ``size``: a pixel stays allowed only if all that it overlaps was."""
+    return np.ascontiguousarray(_shrink_rows(_shrink_rows(allowed, size[1]).T, size[0]).T)
+
+
+def _shrink_rows(allowed: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
+    """Row i of the result is the logical and of all old rows that [i, i + 1) overlaps."""
+    old = len(allowed)
+    if rows == old:
+        return allowed
+    spans = (slice(i * old // rows, -(-(i + 1) * old // rows)) for i in range(rows))
+    return np.stack([allowed[span].all(axis=0) for span in spans])
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import PIL.Image
 
@@ -17,7 +16,6 @@ from steerers.images.load import Image, ImageError, ImageSource
 
 S = TypeVar("S")
 T = TypeVar("T")
-Given = tuple[ImageSource | Image, ImageSource | None]  # an image and its mask
 
 READERS = 4
 """Threads that decode images ahead of the network."""
@@ -25,7 +23,8 @@ READERS = 4
 
 def read_images(
     load: Callable[[ImageSource | Image, ImageSource | None], Image],
-    given: Sequence[Given],
+    images: Sequence[ImageSource | Image],
+    masks: Any = None,
     *,
     waiting: int,
     pinned: bool = False,
@@ -37,17 +36,20 @@ def read_images(
 
     Args:
         load: reads an image with its mask.
+        masks: a list with one, or None, for each image; or None for none at all.
         waiting: most images that are read and not yet asked for, besides one for every thread.
         pinned: put them where they go to a GPU from without waiting.
 
     Raises:
+        ValueError: for masks that are no such list.
         ValueError, TypeError: of ``load``, with the index of the image in front.
     """
+    given = list(zip(images, _check_masks(masks, len(images)), strict=True))
     counts = Counter(id(source) for pair in given for source in pair if isinstance(source, PIL.Image.Image))
     one_by_one = threading.Lock()
 
-    def read(numbered: tuple[int, Given]) -> Image:
-        index, (source, mask) = numbered
+    def read(index: int) -> Image:
+        source, mask = given[index]
         shared = counts[id(source)] > 1 or counts[id(mask)] > 1
         try:
             with one_by_one if shared else nullcontext():
@@ -59,31 +61,18 @@ def read_images(
             return replace(image, tensor=image.tensor.pin_memory())
         return image
 
-    return read_ahead(read, enumerate(given), threads=READERS, waiting=waiting + READERS)
+    return read_ahead(read, range(len(given)), threads=READERS, waiting=waiting + READERS)
 
 
-def check_masks(masks: object, count: int) -> Sequence[ImageSource | None]:
-    """The masks of ``count`` images, None for none; refused if it is not a list with one for each."""
+def _check_masks(masks: Any, count: int) -> Sequence[ImageSource | None]:
     if masks is None:
         return [None] * count
-    kind = type(masks).__name__
-    if not isinstance(masks, (list, tuple)):
-        raise ValueError(f"mask must be a list of {count} masks or None, one for each image, got {kind}")
-    if len(masks) != count:
-        got = f"a {kind} of {len(masks)}"
-        raise ValueError(f"mask must be a list of {count} masks or None, one for each image, got {got}")
-    return masks
-
-
-def check_batch(batch: object) -> int:
-    """A whole number of at least 1."""
-    try:
-        size = operator.index(batch)  # type: ignore[arg-type]
-    except TypeError:
-        size = 0
-    if size < 1:
-        raise ValueError(f"batch must be a whole number of at least 1, got {batch!r}")
-    return size
+    got = type(masks).__name__
+    if isinstance(masks, (list, tuple)):
+        if len(masks) == count:
+            return masks
+        got = f"a {got} of {len(masks)}"
+    raise ValueError(f"mask must be a list of {count} masks or None, one for each image, got {got}")
 
 
 def read_ahead(read: Callable[[S], T], items: Iterable[S], *, threads: int, waiting: int) -> Iterator[T]:
@@ -94,8 +83,6 @@ def read_ahead(read: Callable[[S], T], items: Iterable[S], *, threads: int, wait
     Args:
         waiting: most items that are read, or being read, and not yet asked for.
     """
-    if threads < 1 or waiting < 1:
-        raise ValueError(f"threads and waiting must be at least 1, got {threads} and {waiting}")
     pending: deque[Future[T]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
@@ -118,8 +105,6 @@ def put_together(
     Args:
         waiting: most items that wait for others like them; beyond that, those that are most go incomplete.
     """
-    if size < 1 or waiting < 1:
-        raise ValueError(f"size and waiting must be at least 1, got {size} and {waiting}")
     groups: dict[Hashable, list[tuple[int, T]]] = {}
     for index, item in enumerate(items):
         kind = key(item)

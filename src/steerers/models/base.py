@@ -97,7 +97,6 @@ class SingleDescriptor(Descriptor):
         """(N, dim) descriptions of keypoints of a (3, H, W) image."""
 
     def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
-        check_images(images)
         check_keypoints(keypoints, images)
         return [self.describe_one(image, found) for image, found in zip(images, keypoints, strict=True)]
 
@@ -158,7 +157,8 @@ def check_batch(images: Tensor, num_keypoints: int, masks: Tensor | None, smalle
     return (images,) if masks is None else (images, masks.to(images.device))
 
 
-def check_keypoints(keypoints: Sequence[Keypoints], images: Tensor) -> None:
-    """Refuse keypoints of more or fewer images than are given."""
+def check_keypoints(keypoints: Sequence[Keypoints], images: Tensor, smallest: int = 1) -> None:
+    """Refuse images that cannot be meant, and keypoints of more or fewer of them than are given."""
+    check_images(images, smallest)
     if len(keypoints) != len(images):
         raise ValueError(f"keypoints must be those of {len(images)} images, got those of {len(keypoints)}")

@@ -4,6 +4,8 @@ A pyramid of features at strides 1 to 16 is refined from the coarsest to the fin
 keypoints, so that they are found to a fraction of a pixel; a description is made only where there is a keypoint: the
 features of all strides are sampled there and a small perceptron maps them to the description. No image of descriptions
 is ever made.
+
+:class:`Compact` is the network, and :class:`Pyramid` runs it at several scales of the image.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from steerers.features import Keypoints
-from steerers.models.base import Extractor, LogitDetector, check_batch, check_images, check_keypoints
+from steerers.geometry import resized_points
+from steerers.models.base import Extractor, LogitDetector, check_batch, check_keypoints
 from steerers.models.sampling import (
     KeypointSampling,
+    full_precision,
     sample_descriptions,
     sample_keypoints,
     split_points,
@@ -116,11 +121,11 @@ class Compact(Extractor, LogitDetector):
         padded = F.pad(images, (0, -width % self.config.stride, 0, -height % self.config.stride), mode="replicate")
         logits, *features = self.trunk(padded)
         size = (int(padded.shape[-1]), int(padded.shape[-2]))
-        return FeatureMaps(tuple(features), _full(logits[:, 0, :height, :width]), size)
+        return FeatureMaps(tuple(features), full_precision(logits[:, 0, :height, :width]), size)
 
     def describe_at(self, maps: FeatureMaps, xy: Tensor) -> Tensor:
         """(B, N, dim) descriptions of (B, N, 2) pixels."""
-        sampled = [sample_descriptions(_full(features), xy, maps.size) for features in maps.features]
+        sampled = [sample_descriptions(full_precision(features), xy, maps.size) for features in maps.features]
         described: Tensor = self.describer(torch.cat(sampled, dim=2))
         return described
 
@@ -135,7 +140,6 @@ class Compact(Extractor, LogitDetector):
         return self._choose(self._maps(images).logits, images, num_keypoints, masks)
 
     def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
-        check_images(images)
         check_keypoints(keypoints, images)
         return self._describe(self._maps(images), keypoints)
 
@@ -222,6 +226,144 @@ def _conv(inputs: int, outputs: int) -> nn.Sequential:
     )
 
 
-def _full(x: Tensor) -> Tensor:
-    """``x`` in float32 if it is in half precision."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+def fold_batch_norms(network: Compact) -> Compact:
+    """Fold, in place, every batch normalisation into the convolution before it; for evaluation only.
+
+    Returns:
+        The network, in evaluation mode. Its normalisations have become identities, so that it can no longer be trained
+        nor take the weights of one that was not folded.
+    """
+    network.eval()
+    for sequence in [module for module in network.modules() if isinstance(module, nn.Sequential)]:
+        conv, norm = sequence[0], sequence[1]
+        if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+            sequence[0], sequence[1] = fuse_conv_bn_eval(conv, norm), nn.Identity()
+    return network.eval()
+
+
+# Several scales -------------------------------------------------------------------------------------------------------
+
+SMALLEST = 64
+"""Pixels: no image is shrunk to a shorter side."""
+DIAMETER = 16.0
+"""Of a keypoint at full size, nominally: it tells at which scale a keypoint was found."""
+
+
+class Pyramid(Extractor):
+    """Keypoints and descriptions of another extractor from the image at several sizes.
+
+    A network knows patterns of the sizes that it was trained on. What another image shows four times as large it does
+    not find again; at half the size of that image it may. So the image is also shown at smaller scales, and of the
+    keypoints of all scales the best are kept. Half the size costs a quarter of the time.
+
+    The other's scores are fractions of one among all pixels of an image, so they are weighed by the image's area: what
+    is left is how far a place stands out, whatever the size.
+
+    Args:
+        extractor: the one that is run.
+        scales: of the image, the first 1.
+    """
+
+    def __init__(self, extractor: Extractor, scales: Sequence[float] = (1.0, 0.5)) -> None:
+        super().__init__()
+        if not scales or scales[0] != 1 or not all(0 < scale < 1 for scale in scales[1:]):
+            raise ValueError(f"scales must be 1 and then some between 0 and 1, got {tuple(scales)}")
+        self.extractor, self.scales, self.dim = extractor, tuple(scales), extractor.dim
+
+    def detect(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
+        found = self.extract(images, num_keypoints=num_keypoints, masks=masks)
+        return [keypoints.clone() for keypoints, _ in found]  # the descriptions made with them can be let go
+
+    def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
+        """(N, dim) descriptions of each image, each at the scale that its keypoint was found at; those without one at
+        full size."""
+        check_keypoints(keypoints, images)
+        descriptions = [found.xy.new_zeros(len(found), self.dim) for found in keypoints]
+        scales = self.scales_for(images)
+        found_at = [_nearest(found, scales) for found in keypoints]
+        for index, scale in enumerate(scales):
+            here = [places == index for places in found_at]
+            if index > 0 and not any(bool(chosen.any()) for chosen in here):
+                continue
+            level = shrink(images, scale)
+            chosen = [
+                Keypoints(_moved(found.xy[which], images, level), found.scores[which])
+                for found, which in zip(keypoints, here, strict=True)
+            ]
+            parts = self.extractor.describe(level, chosen)
+            for whole, which, part in zip(descriptions, here, parts, strict=True):
+                whole[which] = part.to(whole)
+        return descriptions
+
+    def extract(
+        self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None
+    ) -> list[tuple[Keypoints, Tensor]]:
+        """The best keypoints of all scales of each image, in its pixels, and their descriptions."""
+        check_batch(images, num_keypoints, masks)
+        by_scale = []
+        for scale in self.scales_for(images):
+            level = shrink(images, scale)
+            allowed = None if masks is None else shrink_masks(masks, level)
+            found = self.extractor.extract(level, num_keypoints=num_keypoints, masks=allowed)
+            by_scale.append([(_enlarged(keypoints, level, images, scale), d) for keypoints, d in found])
+        return [_best(parts, num_keypoints) for parts in zip(*by_scale, strict=True)]
+
+    def scales_for(self, images: Tensor) -> list[float]:
+        """Those that do not make images of their size too small."""
+        shortest = min(images.shape[-2:])
+        return [scale for scale in self.scales if scale == 1 or scale * shortest >= SMALLEST]
+
+
+def shrunk_size(images: Tensor, scale: float) -> tuple[int, int]:
+    """(height, width) of images at a scale."""
+    height, width = (round(extent * scale) for extent in images.shape[-2:])
+    return height, width
+
+
+def shrink(images: Tensor, scale: float) -> Tensor:
+    """(B, 3, H, W) images at a scale."""
+    if scale == 1:
+        return images
+    size = list(shrunk_size(images, scale))
+    return F.interpolate(images, size, mode="bilinear", antialias=True, align_corners=False)
+
+
+def shrink_masks(masks: Tensor, level: Tensor) -> Tensor:
+    """(B, H, W) masks at the size of a level, whose pixels are allowed only if all that they overlap are."""
+    if masks.shape[-2:] == level.shape[-2:]:
+        return masks
+    return F.interpolate(masks[:, None].float(), level.shape[-2:], mode="area")[:, 0] > 0.999
+
+
+def _moved(xy: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """Pixels of an image at one size as pixels of it at another: edges meet, not the outermost centres."""
+    if source.shape[-2:] == target.shape[-2:]:
+        return xy
+    ratio = xy.new_tensor([target.shape[-1] / source.shape[-1], target.shape[-2] / source.shape[-2]])
+    return resized_points(xy, ratio)
+
+
+def _enlarged(keypoints: Keypoints, level: Tensor, images: Tensor, scale: float) -> Keypoints:
+    """Keypoints of a level as those of the image, with scores and diameters that compare between levels."""
+    area = level[0, 0].numel() / images[0, 0].numel()
+    diameters = torch.full_like(keypoints.scores, DIAMETER / scale)
+    return Keypoints(_moved(keypoints.xy, level, images), keypoints.scores * area, diameters)
+
+
+def _nearest(keypoints: Keypoints, scales: Sequence[float]) -> Tensor:
+    """(N,) which of the scales each keypoint was found at."""
+    if keypoints.scales is None:
+        return torch.zeros(len(keypoints), dtype=torch.long, device=keypoints.xy.device)
+    diameters = keypoints.scales.new_tensor([DIAMETER / scale for scale in scales])
+    return (keypoints.scales[:, None].log() - diameters.log()).abs().argmin(dim=1)
+
+
+def _best(parts: Sequence[tuple[Keypoints, Tensor]], num_keypoints: int) -> tuple[Keypoints, Tensor]:
+    """Of keypoints at several scales, those with the best scores."""
+    if len(parts) == 1:
+        return parts[0]
+    found, descriptions = zip(*parts, strict=True)
+    scales = torch.cat([keypoints.scales for keypoints in found])
+    keypoints = Keypoints(torch.cat([k.xy for k in found]), torch.cat([k.scores for k in found]), scales)
+    best = keypoints.scores.argsort(descending=True, stable=True)[:num_keypoints]
+    return keypoints.select(best), torch.cat(descriptions)[best]

@@ -29,6 +29,7 @@ from steerers.models.base import Descriptor, LogitDetector, check_batch, check_i
 from steerers.models.sampling import (
     DEFAULT_SAMPLING,
     KeypointSampling,
+    full_precision,
     sample_descriptions,
     sample_keypoints,
     split_points,
@@ -168,19 +169,14 @@ class _Decoder(nn.Module):
             if output is not None and context is not None:
                 size = feature.shape[-2:]
                 output = F.interpolate(output, size=size, mode=self.mode, align_corners=False)
-                context = F.interpolate(_full(context), size=size, mode="bilinear", align_corners=False)
+                context = F.interpolate(full_precision(context), size=size, mode="bilinear", align_corners=False)
                 x = torch.cat((feature, context.to(feature.dtype)), dim=1)
             refined = refiner(x)
             delta, context = refined[:, : self.prototypes], refined[:, self.prototypes :]
-            output = _full(delta) if output is None else output.add_(delta)  # a map of 256 channels is large
+            output = full_precision(delta) if output is None else output.add_(delta)  # a map of 256 channels is large
         if output is None:
             raise ValueError("no features to decode")
         return output
-
-
-def _full(x: Tensor) -> Tensor:
-    """``x`` in float32 if it is in half precision."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 # Models ---------------------------------------------------------------------------------------------------------------
@@ -305,8 +301,7 @@ class DedodeDescriptor(DedodeNetwork, Descriptor):
         For G images of any size are resized to the nearest multiples of 14, which changes their aspect by a few
         thousandths and commutes with quarter turns; keypoints stay in pixels of ``images``.
         """
-        check_images(images, SMALLEST)
-        check_keypoints(keypoints, images)
+        check_keypoints(keypoints, images, SMALLEST)
         height, width = images.shape[-2:]
         with self._inference():
             maps = self.description_map(to_patches(images) if self.architecture == "G" else images)

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import string
 import sys
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import NoReturn
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 
 from filelock import FileLock
 
@@ -25,6 +23,7 @@ from steerers._version import __version__
 from steerers._weights import WeightsError, opened
 
 _BLOCK_BYTES = 1 << 16
+_TIMEOUT = 30.0  # seconds without an answer after which an address is given up
 
 
 @dataclass(frozen=True)
@@ -46,15 +45,6 @@ class WeightFile:
     size: int | None = None
     licence: str = ""
     note: str = ""
-
-    def __post_init__(self) -> None:
-        if self.name in ("", ".", "..") or PureWindowsPath(self.name).name != self.name:
-            raise ValueError(f"name must be a plain file name such as 'detector.pth', got {self.name!r}")
-        if self.sha256 is not None and (len(self.sha256) != 64 or not set(self.sha256) <= set(string.hexdigits)):
-            raise ValueError(f"sha256 must be 64 hexadecimal digits, got {self.sha256!r}")
-        for url in self.urls:
-            if urlsplit(url).scheme not in ("https", "http", "file"):
-                raise ValueError(f"urls must be https, http or file addresses, got {url!r}")
 
 
 def home() -> Path:
@@ -100,21 +90,15 @@ def find(file: WeightFile, *, check: bool = True) -> Path | None:
     return path
 
 
-def fetch(file: WeightFile, *, progress: bool = True, timeout: float = 30.0) -> Path:
+def fetch(file: WeightFile) -> Path:
     """The path of ``file`` in the cache, downloaded first if it is not there.
 
     Processes that ask at once wait for one another, and one of them downloads. The file appears in the cache only
-    when it is complete and its checksum, where known, is right.
-
-    Args:
-        progress: Show a bar on stderr if the download takes over two seconds.
-        timeout: Seconds without an answer after which an address is given up.
+    when it is complete and its checksum, where known, is right. A bar on stderr shows a download of over two seconds.
 
     Raises:
         WeightsError: No address gave the file, or the cached file does not have the known checksum.
     """
-    if not timeout > 0:
-        raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
     found = find(file)
     if found is not None:
         return found
@@ -124,7 +108,7 @@ def fetch(file: WeightFile, *, progress: bool = True, timeout: float = 30.0) -> 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{file.name}.lock"):
-            return find(file) or _download(file, folder, progress=progress, timeout=timeout)
+            return find(file) or _download(file, folder)
     except OSError as error:
         raise WeightsError(
             f"{_label(file)} cannot be stored in {folder} ({_explain(error)}): set STEERERS_HOME to a folder that can "
@@ -146,13 +130,13 @@ def _by_hand(file: WeightFile, folder: Path) -> str:
     )
 
 
-def _download(file: WeightFile, folder: Path, *, progress: bool, timeout: float) -> Path:
+def _download(file: WeightFile, folder: Path) -> Path:
     """Try the addresses in order; the caller holds the lock."""
     target = folder / file.name
     failures = []
     for url in file.urls:
         try:
-            _transfer(url, file, target, progress=progress, timeout=timeout)
+            _transfer(url, file, target)
         except (WeightsError, OSError, HTTPException, ValueError) as error:
             failures.append(f"{url} ({_explain(error)})")
         else:
@@ -160,16 +144,16 @@ def _download(file: WeightFile, folder: Path, *, progress: bool, timeout: float)
     raise WeightsError(f"{_label(file)} could not be downloaded: {'; '.join(failures)}. {_by_hand(file, folder)}")
 
 
-def _transfer(url: str, file: WeightFile, target: Path, *, progress: bool, timeout: float) -> None:
+def _transfer(url: str, file: WeightFile, target: Path) -> None:
     from tqdm import tqdm
 
     request = urllib.request.Request(url, headers={"User-Agent": f"steerers/{__version__}"})
     opener = urllib.request.build_opener(_NoFtp)
     digest, received = hashlib.sha256(), 0
-    with opener.open(request, timeout=timeout) as response, atomic_write(target) as temporary:
+    with opener.open(request, timeout=_TIMEOUT) as response, atomic_write(target) as temporary:
         expected = _announced_length(response.headers)
         look = {"desc": file.name, "unit": "B", "unit_scale": True, "delay": 2, "file": sys.stderr}
-        with temporary.open("xb") as sink, tqdm(total=expected or file.size, disable=not progress, **look) as bar:
+        with temporary.open("xb") as sink, tqdm(total=expected or file.size, **look) as bar:
             while block := response.read(_BLOCK_BYTES):
                 sink.write(block)
                 digest.update(block)

@@ -25,11 +25,9 @@ from steerers._version import __version__
 from steerers.images.load import make_picture
 from steerers.matching.strategies import OverRotations, make_strategy
 from steerers.models import zoo
-from steerers.models.base import NUM_KEYPOINTS, Extractor
-from steerers.models.compact import CELL, Compact, textured_cells
-from steerers.models.folding import fold_batch_norms
+from steerers.models.base import NUM_KEYPOINTS
+from steerers.models.compact import CELL, Compact, Pyramid, fold_batch_norms, textured_cells
 from steerers.models.sampling import choose_keypoints, sample_descriptions
-from steerers.models.scales import Pyramid
 from steerers.models.zoo import Model
 
 OPSET, OLDEST_OPSET, NEWEST_OPSET = 20, 18, 23
@@ -103,8 +101,7 @@ def load_exportable(name: str) -> Model:
     if zoo.find(name).weights:  # files of others, none of which is a compact network
         raise _refusal(name)
     model = zoo.build(name)
-    if not isinstance(_single(model.extractor), Compact):
-        raise _refusal(name)
+    _network(model)
     return model
 
 
@@ -206,14 +203,9 @@ def _padded(image: Tensor, multiple: int) -> Tensor:
 # Steps ----------------------------------------------------------------------------------------------------------------
 
 
-def _single(extractor: Extractor) -> Extractor:
-    """What a graph holds: of an extractor at several scales the one that is run at each."""
-    return extractor.extractor if isinstance(extractor, Pyramid) else extractor
-
-
 def _network(model: Model) -> Compact:
     """A copy of the model's network, as it is exported: on the CPU, in float32, folded."""
-    network = _single(model.extractor)
+    network = model.extractor.extractor if isinstance(model.extractor, Pyramid) else model.extractor
     if not isinstance(network, Compact):
         raise _refusal(model.name)
     if network.sampling.coverage:

@@ -1,7 +1,4 @@
-"""How models are built: parts from files of weights, and models from parts.
-
-What there is, and which files it needs, say the tables of :mod:`steerers.models.zoo`.
-"""
+"""What models are made of: the files of weights that others publish, and how each part is built from its files."""
 
 from __future__ import annotations
 
@@ -13,18 +10,14 @@ from typing import Generic, Literal, TypeVar
 
 from torch import nn
 
-from steerers._files import StrPath
 from steerers._weights import WeightsError, load, load_into, load_state, load_tensor
-from steerers.models import dedode, downloads
-from steerers.models.base import Combined, Descriptor, Detector, Extractor
-from steerers.models.compact import Compact, CompactConfig
+from steerers.models import dedode
+from steerers.models.base import Descriptor, Detector, Extractor
+from steerers.models.compact import Compact, CompactConfig, Pyramid, fold_batch_norms
 from steerers.models.dedode import DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile
-from steerers.models.folding import fold_batch_norms
-from steerers.models.frozen import Aliked, Disk, FrozenExtractor, XFeat
-from steerers.models.scales import Pyramid
-from steerers.models.superpoint import SuperPoint
-from steerers.steering.representations import Group, Order
+from steerers.models.frozen import Aliked, Disk, FrozenExtractor, SuperPoint, XFeat
+from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 
 Weights = Mapping[str, Path]
@@ -47,27 +40,110 @@ class Part(Generic[T_co]):
     extra: Literal["kornia", "dinov2"] | None = None
 
 
+# Files ----------------------------------------------------------------------------------------------------------------
+# A file has the name under which it is published, so that one fetched by hand needs no new name. Its checksum is given
+# where the first address is known to serve it; an address that serves anything else is then passed over.
+
+_DEDODE = "https://github.com/Parskatt/DeDoDe/releases/download/"
+V1, V2 = _DEDODE + "dedode_pretrained_models/", _DEDODE + "v2/"
+STEERERS = "https://github.com/georg-bn/rotation-steerers/releases/download/release-2/"
+_MIRROR = "https://huggingface.co/kornia/"
+
+
+def _dedode_file(name: str, size: int, address: str, sha256: str | None = None, *, mirrored: bool = True) -> WeightFile:
+    """A file of DeDoDe. The known checksums are those of the mirror, which then comes first."""
+    mirror = (f"{_MIRROR}dedode/resolve/main/{name}.pth",) if mirrored else ()
+    official = (f"{address}{name}.pth",)
+    return WeightFile(f"{name}.pth", official + mirror if sha256 is None else mirror + official, sha256, size, "MIT")
+
+
+def _aliked_file(name: str, size: int, sha256: str | None = None) -> WeightFile:
+    addresses = ("https://github.com/Shiaoming/ALIKED/raw/main/models/", f"{_MIRROR}aliked/resolve/main/")
+    return WeightFile(f"{name}.pth", tuple(f"{at}{name}.pth" for at in addresses), sha256, size, "BSD-3-Clause")
+
+
+DINOV2 = WeightFile(
+    "dinov2_vitl14_pretrain.pth",
+    ("https://dl.fbaipublicfiles.com/dinov2/dinov2_vitl14/dinov2_vitl14_pretrain.pth",),
+    "d5383ea8f4877b2472eb973e0fd72d557c7da5d3611bd527ceeb1d7162cbf428",
+    1_217_586_395,
+    "Apache-2.0",
+)
+"""The backbone of descriptor G."""
+VGG19_BN = WeightFile(
+    "vgg19_bn-c79401a0.pth",
+    ("https://download.pytorch.org/models/vgg19_bn-c79401a0.pth",),
+    size=574_769_405,
+    licence="BSD-3-Clause",
+)
+"""ImageNet's weights of torchvision, from which the paper's networks are trained."""
+
+FROZEN = {
+    "disk": WeightFile(
+        "depth-save.pth",
+        (
+            "https://raw.githubusercontent.com/cvlab-epfl/disk/master/depth-save.pth",
+            _MIRROR + "disk/resolve/main/depth-save.pth",
+        ),
+        "9c2ee4ded238892dfa51569941372601e35e4a74aa6f84ea80053d2ab1c07abe",
+        4_375_832,
+        "Apache-2.0",
+    ),
+    "xfeat": WeightFile(
+        "xfeat.pt",
+        ("https://github.com/verlab/accelerated_features/raw/main/weights/xfeat.pt",),
+        "0f5187fd7bedd26c7fe6acc9685444493a165a35ecc087b33c2db3627f3ea10b",
+        6_247_949,
+        "Apache-2.0",
+    ),
+    "superpoint": WeightFile(
+        "superpoint_v1.pth",
+        sha256="52b6708629640ca883673b5d5c097c4ddad37d8048b33f09c8ca0d69db12c40e",
+        size=5_206_086,
+        licence="non-commercial",
+        note=(
+            "It is part of magicleap/SuperPointPretrainedNetwork on GitHub; read its licence first, which is for "
+            "academic or non-profit organisations and non-commercial research use only."
+        ),
+    ),
+    "aliked-n16": _aliked_file(
+        "aliked-n16", 2_738_091, "5be8704840ed662d9d8c561bf7279c222092674e7eb05fd0feab94899e9d82f2"
+    ),
+    "aliked-n16rot": _aliked_file(
+        "aliked-n16rot", 2_738_325, "ddf3abbf38e86f6a74540d214e1a9712c54b2d8551abc864542199f2347d7332"
+    ),
+    "aliked-t16": _aliked_file("aliked-t16", 794_859),
+    "aliked-n32": _aliked_file("aliked-n32", 3_946_667),
+}
+"""The file of each frozen model."""
+
+
 # Detectors and descriptors --------------------------------------------------------------------------------------------
 
 
-def dedode_detector(file: WeightFile) -> Part[Detector]:
+def dedode_detector(name: str, address: str, sha256: str) -> Part[Detector]:
     """Detector L with one of its files."""
+    file = _dedode_file(f"dedode_detector_{name}", 58_483_585, address, sha256)
     return Part(lambda paths: _loaded(DedodeDetector("L"), paths[file.name], "DeDoDe detector L"), (file,))
 
 
-def dedode_b(file: WeightFile) -> Part[Descriptor]:
+def dedode_b(
+    name: str, address: str = STEERERS, sha256: str | None = None, *, mirrored: bool = True
+) -> Part[Descriptor]:
     """Descriptor B with one of its files."""
+    file = _dedode_file(name, 54_300_000, address, sha256, mirrored=mirrored)
     return Part(lambda paths: _loaded(DedodeDescriptor("B"), paths[file.name], "DeDoDe descriptor B"), (file,))
 
 
-def dedode_g(file: WeightFile, dinov2: WeightFile) -> Part[Descriptor]:
+def dedode_g(name: str, address: str = STEERERS, sha256: str | None = None) -> Part[Descriptor]:
     """Descriptor G with one of its files, and DINOv2."""
+    file = _dedode_file(name, 75_485_969, address, sha256)
 
     def build(paths: Weights) -> Descriptor:
-        network = DedodeDescriptor("G", backbone=load_dinov2(paths[dinov2.name]))
+        network = DedodeDescriptor("G", backbone=load_dinov2(paths[DINOV2.name]))
         return _loaded(network, paths[file.name], "DeDoDe descriptor G")
 
-    return Part(build, (file, dinov2), "dinov2")
+    return Part(build, (file, DINOV2), "dinov2")
 
 
 def _loaded(network: Network, path: Path, title: str) -> Network:
@@ -94,10 +170,10 @@ def load_vgg(network: nn.Module, path: Path) -> None:
     load_into(vgg, used, path, "VGG19 with batch normalisation")
 
 
-def frozen(name: str, file: WeightFile) -> Part[Extractor]:
+def frozen(name: str) -> Part[Extractor]:
     """DISK, XFeat, SuperPoint or an ALIKED, by the name of the model."""
-    extra: Literal["kornia"] | None = None if name == "superpoint" else "kornia"
-    return Part(lambda paths: frozen_network(name).load_weights(paths[file.name]), (file,), extra)
+    file, extra = FROZEN[name], None if name == "superpoint" else "kornia"
+    return Part(lambda paths: frozen_network(name).load_weights(paths[file.name]), (file,), extra)  # type: ignore[arg-type]
 
 
 def frozen_network(name: str) -> FrozenExtractor:
@@ -133,8 +209,9 @@ def _compact_config(metadata: Mapping[str, str]) -> CompactConfig:
 # Steerers -------------------------------------------------------------------------------------------------------------
 
 
-def official_matrix(file: WeightFile, group: Group) -> Part[Steerer]:
+def official_matrix(name: str, group: Group) -> Part[Steerer]:
     """A learned steerer, published as a bare matrix."""
+    file = _dedode_file(name, 263_000, STEERERS, mirrored=False)
 
     def build(paths: Weights) -> Steerer:
         path = paths[file.name]
@@ -160,145 +237,3 @@ def shipped(path: Path, model: str) -> Part[Steerer]:
             raise WeightsError(f"{path}: does not hold a steerer: {error}") from error
 
     return Part(build)
-
-
-# Models ---------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Model:
-    """Keypoints and descriptions, the steerer that fits them, and the matching that suits them."""
-
-    name: str
-    extractor: Extractor
-    steerer: Steerer | None = None
-    strategy: str = "dual-softmax"
-    order: Order = "default"
-    inverse_temperature: float = 20.0
-    threshold: float = 0.01
-
-    def __post_init__(self) -> None:
-        if self.steerer is not None and self.steerer.dim != self.extractor.dim:
-            raise ValueError(
-                f"model {self.name!r} has descriptions of length {self.extractor.dim}, "
-                f"but its steerer acts on length {self.steerer.dim}"
-            )
-
-
-@dataclass(frozen=True, eq=False)
-class DetectorEntry:
-    """A detector that any model can be given."""
-
-    name: str
-    summary: str
-    licence: str
-    part: Part[Detector]
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """A line of the zoo.
-
-    Attributes:
-        group: of the steerer; None where there is none.
-        detector: None where the descriptor finds keypoints itself.
-        strategy: None is what suits the group.
-    """
-
-    name: str
-    summary: str
-    dim: int
-    group: Group | None
-    licence: str
-    descriptor: Part[Descriptor]
-    steerer: Part[Steerer] | None = None
-    detector: Part[Detector] | None = None
-    strategy: str | None = None
-    order: Order = "default"
-    inverse_temperature: float = 20.0
-    threshold: float = 0.01
-    base: str | None = None
-    """The model whose descriptions these are, if it is another one: its steerers fit here too."""
-
-    @property
-    def fitted_to(self) -> str:
-        """The name that a steerer for these descriptions carries."""
-        return self.base or self.name
-
-    @property
-    def parts(self) -> tuple[Part[nn.Module], ...]:
-        """What it is made of."""
-        return tuple(part for part in (self.detector, self.descriptor, self.steerer) if part is not None)
-
-    @property
-    def weights(self) -> tuple[WeightFile, ...]:
-        """The files it needs, each once."""
-        return tuple({file.name: file for part in self.parts for file in part.weights}.values())
-
-    def build(self, weights: Weights | None = None) -> Model:
-        """The model, from the paths of its files by their names; :func:`locate` finds them."""
-        located = {} if weights is None else weights
-        extractor = self.descriptor.build(located)
-        if self.detector is not None:
-            extractor = Combined(self.detector.build(located), extractor)
-        if not isinstance(extractor, Extractor):
-            raise TypeError(f"model {self.name!r} needs a detector: {type(extractor).__name__} finds no keypoints")
-        steerer = None if self.steerer is None else self.steerer.build(located)
-        if steerer is not None and steerer.group != self.group:
-            raise ValueError(f"model {self.name!r} needs a steerer for {self.group}, got one for {steerer.group}")
-        return Model(
-            self.name,
-            extractor,
-            steerer,
-            strategy=self.strategy or _suitable_strategy(self.group),
-            order=self.order,
-            inverse_temperature=self.inverse_temperature,
-            threshold=self.threshold,
-        )
-
-
-def _suitable_strategy(group: Group | None) -> str:
-    if group is None:
-        return "dual-softmax"
-    return "max-similarity" if group.continuous else "max-matches"
-
-
-def locate(entry: Entry, given: Sequence[StrPath] = ()) -> dict[str, Path]:
-    """Where each file of a model is: as given, else in the cache, else downloaded now.
-
-    Args:
-        given: paths, told apart by their names, whatever the ending; where one file is needed, any name will do. They
-            are the user's own choice, so that no checksum is asked of them.
-
-    Raises:
-        WeightsError: naming what is missing, its address and the folder to put it in; or the path that does not fit.
-    """
-    found = _by_name(entry, [Path(path) for path in given])
-    missing = [file for file in entry.weights if file.name not in found]
-    for file in sorted(missing, key=lambda file: bool(file.urls)):  # no download where another file cannot be had
-        try:
-            found[file.name] = downloads.fetch(file)
-        except WeightsError as error:
-            others = [other for other in missing if other is not file and downloads.find(other, check=False) is None]
-            rest = "; ".join(f"{other.name} ({', '.join(other.urls) or other.note})" for other in others)
-            if not rest:
-                raise
-            raise WeightsError(f"{str(error).rstrip('.')}. Model {entry.name!r} also needs {rest}") from error
-    return found
-
-
-def _by_name(entry: Entry, given: Sequence[Path]) -> dict[str, Path]:
-    """The given paths by the names of the files that they stand for."""
-    names = {Path(file.name).stem: file.name for file in entry.weights}
-    found: dict[str, Path] = {}
-    for path in given:
-        name = next(iter(names.values())) if len(names) == len(given) == 1 else names.get(path.stem)
-        if name is None:
-            needs = f"needs {', '.join(names.values())}" if names else "needs no weights"
-            raise WeightsError(f"{path} is none of the weights of model {entry.name!r}, which {needs}")
-        if name in found:
-            raise WeightsError(f"{found[name]} and {path} are both given as {name}: give one")
-        if not path.is_file():
-            raise WeightsError(f"{path}: no such file")
-        found[name] = path
-    return found

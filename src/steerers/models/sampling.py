@@ -78,7 +78,7 @@ def choose_keypoints(
         Pixels in float32 (float64 stays); scores are the probability, re-weighted if ``sampling.coverage``.
     """
     with torch.autocast(logits.device.type, enabled=False):  # in half precision no pixel beyond 256 has a place
-        logits = logits if logits.dtype == torch.float64 else logits.float()
+        logits = full_precision(logits)
         with torch.no_grad():
             ranking = keypoint_scores(logits) if sampling.coverage else _ranked(logits)
             allowed = _allowed(ranking, masks, sampling)
@@ -105,16 +105,14 @@ def sample_keypoints(
     return [Keypoints(xy[i, :n].float(), scores[i, :n].float()) for i, n in enumerate(counts)]
 
 
-def keypoint_scores(logits: Tensor, *, coverage: bool = True) -> Tensor:
-    """(..., H, W) scores by which keypoints are chosen: the softmax of logits over all pixels, re-weighted if asked.
+def keypoint_scores(logits: Tensor) -> Tensor:
+    """(..., H, W) scores by which keypoints are chosen for coverage: the softmax of logits over all pixels, weighed.
 
     The constants are the original's. They are not free: the one added to the probabilities decides how much an
     empty neighbourhood is worth.
     """
     # On a GPU the softmax of one long row would be the work of one multiprocessor.
     probabilities = (logits - logits.logsumexp(dim=(-2, -1), keepdim=True)).exp()
-    if not coverage:
-        return probabilities
     taps = torch.linspace(-2, 2, _DENSITY_TAPS, device=logits.device, dtype=logits.dtype).square().neg().exp()
     density = ((probabilities + 1e-6) * 1e4).reshape(-1, 1, *logits.shape[-2:])  # (B, 1, H, W)
     density = F.conv2d(density, taps.view(1, 1, 1, -1), padding=(0, _DENSITY_TAPS // 2))
@@ -222,3 +220,8 @@ def refine(logits: Tensor, pixels: Tensor, size: int) -> Tensor:
     window = padded.flatten(1).gather(1, (y * width + x).flatten(1)).view(x.shape)
     weights = (window / SUBPIXEL_TEMPERATURE).softmax(dim=2)
     return pixels + weights @ offsets.to(weights.dtype)
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """``x`` in float32 if it is in half precision."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -8,52 +8,31 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import nn
 
 from steerers._files import StrPath
+from steerers._weights import WeightsError
 from steerers.models import downloads, parts
-from steerers.models.base import Detector, Extractor, LogitDetector
+from steerers.models.base import Combined, Descriptor, Detector, Extractor, LogitDetector
 from steerers.models.classical import Orb, Sift, UprightSift, c4_permutation
 from steerers.models.compact import Compact
 from steerers.models.dedode import DedodeNetwork
 from steerers.models.downloads import WeightFile
-from steerers.models.parts import DetectorEntry, Entry, Model, Part, locate
+from steerers.models.parts import Part, Weights
 from steerers.models.sampling import KeypointSampling
-from steerers.steering.representations import Group
+from steerers.steering.representations import Group, Order
 from steerers.steering.steerer import Steerer
 
 try:  # the seam to the networks' fast forms; without that room the plain networks are used
     from steerers.accel import networks as accel
 except ImportError:
     accel = None  # type: ignore[assignment]
-
-__all__ = [
-    "ALIASES",
-    "COMPACT",
-    "DEFAULT_MODEL",
-    "DETECTORS",
-    "DINOV2",
-    "PRECISIONS",
-    "SHIPPED",
-    "VGG19_BN",
-    "ZOO",
-    "DetectorEntry",
-    "Entry",
-    "Model",
-    "build",
-    "build_detector",
-    "configure",
-    "find",
-    "make_zoo",
-    "with_detector",
-    "with_steerer",
-]
 
 DEFAULT_MODEL = "compact"
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -70,107 +49,118 @@ _SETTINGS = {  # of training, as the paper calls them
 }
 
 
-# Files ----------------------------------------------------------------------------------------------------------------
-# A file has the name under which it is published, so that one fetched by hand needs no new name. Its checksum is given
-# where the first address is known to serve it; an address that serves anything else is then passed over.
-
-_DEDODE = "https://github.com/Parskatt/DeDoDe/releases/download/"
-_V1, _V2 = _DEDODE + "dedode_pretrained_models/", _DEDODE + "v2/"
-_STEERERS = "https://github.com/georg-bn/rotation-steerers/releases/download/release-2/"
-_MIRROR = "https://huggingface.co/kornia/"
-_B_BYTES, _G_BYTES, _STEERER_BYTES = 54_300_000, 75_485_969, 263_000
+# Models and entries ---------------------------------------------------------------------------------------------------
 
 
-def _dedode_file(name: str, size: int, address: str, sha256: str | None = None, *, mirrored: bool = True) -> WeightFile:
-    """A file of DeDoDe. The known checksums are those of the mirror, which then comes first."""
-    mirror = (f"{_MIRROR}dedode/resolve/main/{name}.pth",) if mirrored else ()
-    official = (f"{address}{name}.pth",)
-    return WeightFile(f"{name}.pth", official + mirror if sha256 is None else mirror + official, sha256, size, "MIT")
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Keypoints and descriptions, the steerer that fits them, and the matching that suits them."""
+
+    name: str
+    extractor: Extractor
+    steerer: Steerer | None = None
+    strategy: str = "dual-softmax"
+    order: Order = "default"
+    inverse_temperature: float = 20.0
+    threshold: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.steerer is not None and self.steerer.dim != self.extractor.dim:
+            raise ValueError(
+                f"model {self.name!r} has descriptions of length {self.extractor.dim}, "
+                f"but its steerer acts on length {self.steerer.dim}"
+            )
 
 
-def _detector_file(name: str, address: str, sha256: str) -> WeightFile:
-    return _dedode_file(f"dedode_detector_{name}", 58_483_585, address, sha256)
+@dataclass(frozen=True, eq=False)
+class DetectorEntry:
+    """A detector that any model can be given."""
+
+    name: str
+    summary: str
+    licence: str
+    part: Part[Detector]
 
 
-def _aliked_file(name: str, size: int, sha256: str | None = None) -> WeightFile:
-    addresses = ("https://github.com/Shiaoming/ALIKED/raw/main/models/", f"{_MIRROR}aliked/resolve/main/")
-    return WeightFile(f"{name}.pth", tuple(f"{at}{name}.pth" for at in addresses), sha256, size, "BSD-3-Clause")
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A line of the zoo.
+
+    Attributes:
+        group: of the steerer; None where there is none.
+        detector: None where the descriptor finds keypoints itself.
+        strategy: None is what suits the group.
+    """
+
+    name: str
+    summary: str
+    dim: int
+    group: Group | None
+    licence: str
+    descriptor: Part[Descriptor]
+    steerer: Part[Steerer] | None = None
+    detector: Part[Detector] | None = None
+    strategy: str | None = None
+    order: Order = "default"
+    inverse_temperature: float = 20.0
+    threshold: float = 0.01
+    base: str | None = None
+    """The model whose descriptions these are, if it is another one: its steerers fit here too."""
+
+    @property
+    def fitted_to(self) -> str:
+        """The name that a steerer for these descriptions carries."""
+        return self.base or self.name
+
+    @property
+    def parts(self) -> tuple[Part[nn.Module], ...]:
+        """What it is made of."""
+        return tuple(part for part in (self.detector, self.descriptor, self.steerer) if part is not None)
+
+    @property
+    def weights(self) -> tuple[WeightFile, ...]:
+        """The files it needs, each once."""
+        return tuple({file.name: file for part in self.parts for file in part.weights}.values())
+
+    def build(self, weights: Weights) -> Model:
+        """The model, from the paths of its files by their names; :func:`locate` finds them."""
+        extractor = self.descriptor.build(weights)
+        if self.detector is not None:
+            extractor = Combined(self.detector.build(weights), extractor)
+        if not isinstance(extractor, Extractor):
+            raise TypeError(f"model {self.name!r} needs a detector: {type(extractor).__name__} finds no keypoints")
+        steerer = None if self.steerer is None else self.steerer.build(weights)
+        if steerer is not None and steerer.group != self.group:
+            raise ValueError(f"model {self.name!r} needs a steerer for {self.group}, got one for {steerer.group}")
+        strategy = self.strategy or suitable_strategy(self.group)
+        return Model(self.name, extractor, steerer, strategy, self.order, self.inverse_temperature, self.threshold)
 
 
-_DETECTOR_L = _detector_file("L", _V1, "663c972a7215538ef3170ccc3183bb1019610ffde4bc7c9da6c13b143388dd64")
-_DETECTOR_V2 = _detector_file("L_v2", _V2, "4113809dd9e0367af013a45fc2255a6b243ff241cd06520d17a65d9e231bdc17")
-_DETECTOR_C4 = _detector_file("C4", _STEERERS, "147b2d6163523d1aaedb4127d670dc6cec8042feef522505984d60e75aa630fd")
-_DETECTOR_SO2 = _detector_file("SO2", _STEERERS, "471bf07344871227b91694ce974b6dd26169e3552ef42cb8e2b4ca7db950c92c")
-_STEERER_A = _dedode_file("B_C4_steerer_setting_A", _STEERER_BYTES, _STEERERS, mirrored=False)
-_STEERER_B = _dedode_file("B_SO2_Spread_steerer_setting_B", _STEERER_BYTES, _STEERERS, mirrored=False)
-_DESCRIPTOR_B = _dedode_file(
-    "dedode_descriptor_B", _B_BYTES, _V1, "8eccfc270ec990ced60cd54a434411a47c4c504de13586f596d042e005b3022b"
-)
-_DESCRIPTOR_G = _dedode_file(
-    "dedode_descriptor_G", _G_BYTES, _V1, "ef6e3f2911bb3c179960db15545a2137d0746054bb5bad75559524ccab1fee41"
-)
-_B_C4_PERM = _dedode_file("B_C4_Perm_descriptor_setting_C", _B_BYTES, _STEERERS)
-_B_SO2_SPREAD = _dedode_file("B_SO2_Spread_descriptor_setting_C", _B_BYTES, _STEERERS)
-_B_SO2_SPREAD_B = _dedode_file("B_SO2_Spread_descriptor_setting_B", _B_BYTES, _STEERERS, mirrored=False)
-_G_C4_PERM = _dedode_file("G_C4_Perm_descriptor_setting_C", _G_BYTES, _STEERERS)
-_G_SO2_SPREAD = _dedode_file("G_SO2_Spread_descriptor_setting_C", _G_BYTES, _STEERERS)
-
-DINOV2 = WeightFile(
-    "dinov2_vitl14_pretrain.pth",
-    ("https://dl.fbaipublicfiles.com/dinov2/dinov2_vitl14/dinov2_vitl14_pretrain.pth",),
-    "d5383ea8f4877b2472eb973e0fd72d557c7da5d3611bd527ceeb1d7162cbf428",
-    1_217_586_395,
-    "Apache-2.0",
-)
-"""The backbone of descriptor G."""
-VGG19_BN = WeightFile(
-    "vgg19_bn-c79401a0.pth",
-    ("https://download.pytorch.org/models/vgg19_bn-c79401a0.pth",),
-    size=574_769_405,
-    licence="BSD-3-Clause",
-)
-"""ImageNet's weights of torchvision, from which the paper's networks are trained."""
-
-_DISK = WeightFile(
-    "depth-save.pth",
-    (
-        "https://raw.githubusercontent.com/cvlab-epfl/disk/master/depth-save.pth",
-        _MIRROR + "disk/resolve/main/depth-save.pth",
-    ),
-    "9c2ee4ded238892dfa51569941372601e35e4a74aa6f84ea80053d2ab1c07abe",
-    4_375_832,
-    "Apache-2.0",
-)
-_XFEAT = WeightFile(
-    "xfeat.pt",
-    ("https://github.com/verlab/accelerated_features/raw/main/weights/xfeat.pt",),
-    "0f5187fd7bedd26c7fe6acc9685444493a165a35ecc087b33c2db3627f3ea10b",
-    6_247_949,
-    "Apache-2.0",
-)
-_SUPERPOINT = WeightFile(
-    "superpoint_v1.pth",
-    sha256="52b6708629640ca883673b5d5c097c4ddad37d8048b33f09c8ca0d69db12c40e",
-    size=5_206_086,
-    licence="non-commercial",
-    note=(
-        "It is part of magicleap/SuperPointPretrainedNetwork on GitHub; read its licence first, which is for academic "
-        "or non-profit organisations and non-commercial research use only."
-    ),
-)
-_N16 = _aliked_file("aliked-n16", 2_738_091, "5be8704840ed662d9d8c561bf7279c222092674e7eb05fd0feab94899e9d82f2")
-_N16ROT = _aliked_file("aliked-n16rot", 2_738_325, "ddf3abbf38e86f6a74540d214e1a9712c54b2d8551abc864542199f2347d7332")
+def suitable_strategy(group: Group | None) -> str:
+    """How to match with a steerer of that group, or without one."""
+    if group is None:
+        return "dual-softmax"
+    return "max-similarity" if group.continuous else "max-matches"
 
 
-# Detectors and models -------------------------------------------------------------------------------------------------
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+_SHA256 = {  # of files of DeDoDe, where known
+    "L": "663c972a7215538ef3170ccc3183bb1019610ffde4bc7c9da6c13b143388dd64",
+    "L_v2": "4113809dd9e0367af013a45fc2255a6b243ff241cd06520d17a65d9e231bdc17",
+    "C4": "147b2d6163523d1aaedb4127d670dc6cec8042feef522505984d60e75aa630fd",
+    "SO2": "471bf07344871227b91694ce974b6dd26169e3552ef42cb8e2b4ca7db950c92c",
+    "B": "8eccfc270ec990ced60cd54a434411a47c4c504de13586f596d042e005b3022b",
+    "G": "ef6e3f2911bb3c179960db15545a2137d0746054bb5bad75559524ccab1fee41",
+}
 
 DETECTORS = {
-    name: DetectorEntry(name, summary, "MIT", parts.dedode_detector(file))
-    for name, summary, file in (
-        ("dedode-l", "DeDoDe", _DETECTOR_L),
-        ("dedode-l-v2", "DeDoDe v2", _DETECTOR_V2),
-        ("dedode-l-c4", "DeDoDe, trained with quarter turns", _DETECTOR_C4),
-        ("dedode-l-so2", "DeDoDe, trained with all rotations", _DETECTOR_SO2),
+    name: DetectorEntry(name, summary, "MIT", parts.dedode_detector(file, address, _SHA256[file]))
+    for name, summary, file, address in (
+        ("dedode-l", "DeDoDe", "L", parts.V1),
+        ("dedode-l-v2", "DeDoDe v2", "L_v2", parts.V2),
+        ("dedode-l-c4", "DeDoDe, trained with quarter turns", "C4", parts.STEERERS),
+        ("dedode-l-so2", "DeDoDe, trained with all rotations", "SO2", parts.STEERERS),
     )
 }
 
@@ -182,8 +172,6 @@ def make_zoo(shipped: Path = SHIPPED) -> dict[str, Entry]:
 
 
 def _compact() -> Iterator[Entry]:
-    if not COMPACT.is_file():
-        return
     steerer = parts.shipped(COMPACT, "compact")
     for name, summary, scales in (
         ("compact", "small network of this package, every angle", (1.0, 0.5)),
@@ -194,43 +182,33 @@ def _compact() -> Iterator[Entry]:
 
 
 def _classical() -> Iterator[Entry]:
-    permutation = Part(lambda _: Steerer.from_permutation(c4_permutation(), "C4"))
-    for name, summary, dim, network, group, steerer, inverse_temperature, threshold in (
-        (
-            "upright-sift",
-            "SIFT without orientation, exact quarter turns",
-            128,
-            UprightSift,
-            _C4,
-            permutation,
-            40,
-            0.1,
-        ),
-        ("sift", "SIFT, rotation-invariant baseline", 128, Sift, None, None, 40, 0.1),
-        ("orb", "ORB, rotation-invariant baseline", 256, Orb, None, None, 20, 0.05),
+    exact = Part(lambda _: Steerer.from_permutation(c4_permutation(), "C4"))
+    upright, sift, orb = Part(lambda _: UprightSift()), Part(lambda _: Sift()), Part(lambda _: Orb())
+    for name, summary, dim, group, network, steerer, inverse_temperature, threshold in (
+        ("upright-sift", "SIFT without orientation, exact quarter turns", 128, _C4, upright, exact, 40.0, 0.1),
+        ("sift", "SIFT, rotation-invariant baseline", 128, None, sift, None, 40.0, 0.1),
+        ("orb", "ORB, rotation-invariant baseline", 256, None, orb, None, 20.0, 0.05),
     ):
-        entry = Entry(name, summary, dim, group, "Apache-2.0", _embedded(network), steerer)
-        yield replace(entry, inverse_temperature=float(inverse_temperature), threshold=threshold)
-
-
-def _embedded(network: Callable[[], Extractor]) -> Part[Extractor]:
-    """A part that needs no weights."""
-    return Part(lambda _: network())
+        entry = Entry(name, summary, dim, group, "Apache-2.0", network, steerer)
+        yield replace(entry, inverse_temperature=inverse_temperature, threshold=threshold)
 
 
 def _dedode() -> Iterator[Entry]:
-    b, g, matrix = parts.dedode_b, partial(parts.dedode_g, dinov2=DINOV2), parts.official_matrix
-    original, (plain, c4, so2) = b(_DESCRIPTOR_B), (DETECTORS[f"dedode-l{end}"].part for end in ("", "-c4", "-so2"))
+    b, g, matrix = parts.dedode_b, parts.dedode_g, parts.official_matrix
+    plain, c4, so2 = (DETECTORS[name].part for name in ("dedode-l", "dedode-l-c4", "dedode-l-so2"))
     perm, spread = Part(lambda _: Steerer.perm(256)), Part(lambda _: Steerer.from_spec(_OFFICIAL_SPREAD, "SO2"))
+    original_b = b("dedode_descriptor_B", parts.V1, _SHA256["B"])
+    original_g = g("dedode_descriptor_G", parts.V1, _SHA256["G"])
+    spread_b = b("B_SO2_Spread_descriptor_setting_B", mirrored=False)
     for name, setting, descriptor, group, steerer, detector in (
-        ("dedode-b", None, original, None, None, plain),
-        ("dedode-b-c4", "A", original, _C4, matrix(_STEERER_A, _C4), c4),
-        ("dedode-b-c4-perm", "C", b(_B_C4_PERM), _C4, perm, c4),
-        ("dedode-b-so2-spread", "C", b(_B_SO2_SPREAD), _SO2, spread, so2),
-        ("dedode-b-so2-spread-b", "B", b(_B_SO2_SPREAD_B), _SO2, matrix(_STEERER_B, _SO2), so2),
-        ("dedode-g", None, g(_DESCRIPTOR_G), None, None, plain),
-        ("dedode-g-c4-perm", "C", g(_G_C4_PERM), _C4, perm, c4),
-        ("dedode-g-so2-spread", "C", g(_G_SO2_SPREAD), _SO2, spread, so2),
+        ("dedode-b", None, original_b, None, None, plain),
+        ("dedode-b-c4", "A", original_b, _C4, matrix("B_C4_steerer_setting_A", _C4), c4),
+        ("dedode-b-c4-perm", "C", b("B_C4_Perm_descriptor_setting_C"), _C4, perm, c4),
+        ("dedode-b-so2-spread", "C", b("B_SO2_Spread_descriptor_setting_C"), _SO2, spread, so2),
+        ("dedode-b-so2-spread-b", "B", spread_b, _SO2, matrix("B_SO2_Spread_steerer_setting_B", _SO2), so2),
+        ("dedode-g", None, original_g, None, None, plain),
+        ("dedode-g-c4-perm", "C", g("G_C4_Perm_descriptor_setting_C"), _C4, perm, c4),
+        ("dedode-g-so2-spread", "C", g("G_SO2_Spread_descriptor_setting_C"), _SO2, spread, so2),
     ):
         summary = f"DeDoDe {name[7].upper()}{_SETTINGS[setting]}"
         licence = ", ".join(dict.fromkeys(file.licence for file in descriptor.weights))
@@ -238,16 +216,16 @@ def _dedode() -> Iterator[Entry]:
 
 
 def _frozen() -> Iterator[Entry]:
-    for name, summary, dim, file in (
-        ("disk", "DISK", 128, _DISK),
-        ("aliked-n16", "ALIKED n16", 128, _N16),
-        ("aliked-n16rot", "ALIKED n16, trained with rotated images", 128, _N16ROT),
-        ("aliked-t16", "ALIKED t16, the smallest", 64, _aliked_file("aliked-t16", 794_859)),
-        ("aliked-n32", "ALIKED n32, the largest", 128, _aliked_file("aliked-n32", 3_946_667)),
-        ("xfeat", "XFeat", 64, _XFEAT),
-        ("superpoint", "SuperPoint", 256, _SUPERPOINT),
+    for name, summary, dim in (
+        ("disk", "DISK", 128),
+        ("aliked-n16", "ALIKED n16", 128),
+        ("aliked-n16rot", "ALIKED n16, trained with rotated images", 128),
+        ("aliked-t16", "ALIKED t16, the smallest", 64),
+        ("aliked-n32", "ALIKED n32, the largest", 128),
+        ("xfeat", "XFeat", 64),
+        ("superpoint", "SuperPoint", 256),
     ):
-        yield Entry(name, summary, dim, None, file.licence, parts.frozen(name, file))
+        yield Entry(name, summary, dim, None, parts.FROZEN[name].licence, parts.frozen(name))
 
 
 # Measured in docs/results.md: max-similarity misleads where descriptions have a large common part.
@@ -292,7 +270,7 @@ def build(
     Args:
         detector: whose keypoints are described, if not the model's own: one of :data:`DETECTORS`, or a model.
         steerer: a file that ``steerers fit`` wrote for this model, instead of the model's own.
-        weights: files to use instead of those in the cache; see :func:`~steerers.models.parts.locate`.
+        weights: files to use instead of those in the cache; see :func:`locate`.
     """
     entry = find(name)
     if steerer is not None:
@@ -304,6 +282,47 @@ def build(
             raise ImportError(f'model {entry.name!r} needs kornia: pip install "steerers[{part.extra}]"')
     given = (weights,) if isinstance(weights, str | os.PathLike) else weights
     return entry.build(locate(entry, given))
+
+
+def locate(entry: Entry, given: Sequence[StrPath] = ()) -> dict[str, Path]:
+    """Where each file of a model is: as given, else in the cache, else downloaded now.
+
+    Args:
+        given: paths, told apart by their names, whatever the ending; where one file is needed, any name will do. They
+            are the user's own choice, so that no checksum is asked of them.
+
+    Raises:
+        WeightsError: naming what is missing, its address and the folder to put it in; or the path that does not fit.
+    """
+    found = _by_name(entry, [Path(path) for path in given])
+    missing = [file for file in entry.weights if file.name not in found]
+    for file in sorted(missing, key=lambda file: bool(file.urls)):  # no download where another file cannot be had
+        try:
+            found[file.name] = downloads.fetch(file)
+        except WeightsError as error:
+            others = [other for other in missing if other is not file and downloads.find(other, check=False) is None]
+            rest = "; ".join(f"{other.name} ({', '.join(other.urls) or other.note})" for other in others)
+            if not rest:
+                raise
+            raise WeightsError(f"{str(error).rstrip('.')}. Model {entry.name!r} also needs {rest}") from error
+    return found
+
+
+def _by_name(entry: Entry, given: Sequence[Path]) -> dict[str, Path]:
+    """The given paths by the names of the files that they stand for."""
+    names = {Path(file.name).stem: file.name for file in entry.weights}
+    found: dict[str, Path] = {}
+    for path in given:
+        name = next(iter(names.values())) if len(names) == len(given) == 1 else names.get(path.stem)
+        if name is None:
+            needs = f"needs {', '.join(names.values())}" if names else "needs no weights"
+            raise WeightsError(f"{path} is none of the weights of model {entry.name!r}, which {needs}")
+        if name in found:
+            raise WeightsError(f"{found[name]} and {path} are both given as {name}: give one")
+        if not path.is_file():
+            raise WeightsError(f"{path}: no such file")
+        found[name] = path
+    return found
 
 
 def build_detector(name: str) -> Detector:

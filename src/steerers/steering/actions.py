@@ -111,10 +111,8 @@ class PermutationAction(Action):
         return torch.eye(self.dim, dtype=torch.float64, device=self.powers.device)[self.permutation]
 
     def discretised(self, order: int) -> PermutationAction:
-        whole = self.group.order or 0
-        if whole % order:
-            raise ValueError(f"C{order} is not a subgroup of {self.group}: {order} does not divide {whole}")
-        action = PermutationAction(self.powers[whole // order % whole].cpu(), Group(order))
+        subgroup, whole = self.group.subgroup(order), len(self.powers)
+        action = PermutationAction(self.powers[whole // order % whole].cpu(), subgroup)
         return action.to(self.powers.device)
 
     def to_blocks(self, descriptions: Tensor) -> Tensor:
@@ -170,10 +168,8 @@ class MatrixAction(Action):
         return self.weight
 
     def discretised(self, order: int) -> MatrixAction:
-        rotation = torch.tensor(2 * math.pi / order, dtype=torch.float64)
-        if self.group.order is not None and self.group.order % order:
-            raise ValueError(f"C{order} is not a subgroup of {self.group}: {order} does not divide {self.group.order}")
-        return MatrixAction(self.element(rotation).detach(), Group(order), learnable=False)
+        subgroup, rotation = self.group.subgroup(order), torch.tensor(2 * math.pi / order, dtype=torch.float64)
+        return MatrixAction(self.element(rotation).detach(), subgroup, learnable=False)
 
 
 def _check_permutation(permutation: Tensor) -> Tensor:

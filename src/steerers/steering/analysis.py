@@ -7,7 +7,9 @@ computed in float64 and returned so.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import statistics
+from collections import Counter
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -51,11 +53,11 @@ def block_diagonalise(generator: Tensor, group: Group) -> BlockDiagonalisation:
     """
     G = generator.detach().double().cpu()
     blocks = sorted(_admissible_blocks(G, group), key=lambda block: (block.frequency, -block.magnitude))
-    columns = _columns(blocks)
-    inverse, basis = columns, torch.linalg.inv(columns)
-    sizes = _count_frequencies(blocks)
-    representation = Representation(group, tuple((count, frequency) for frequency, count in sizes))
-    reference = _reference_magnitude(torch.tensor([block.magnitude for block in blocks], dtype=torch.float64))
+    inverse = _columns(blocks)
+    basis = torch.linalg.inv(inverse)
+    counts = Counter(block.frequency for block in blocks)  # in ascending order, as the blocks are
+    representation = Representation(group, tuple((count, frequency) for frequency, count in counts.items()))
+    reference = _reference_magnitude(blocks)
     admissible = representation.generator()
     if group.continuous:
         nearest, scale = admissible + reference * torch.eye(len(G), dtype=torch.float64), math.exp(reference)
@@ -120,7 +122,6 @@ def reduce(generator: Tensor, group: Group, dim: int) -> tuple[Tensor, Tensor]:
 @dataclass(frozen=True, eq=False)
 class _Block:
     columns: Tensor  # (D, 1 or 2): G columns = columns [[a, -b], [b, a]] for the eigenvalue a + ib
-    value: complex
     frequency: int  # nearest admissible one
     magnitude: float  # |eigenvalue| of the group element, or its logarithm for SO(2)
 
@@ -146,7 +147,7 @@ def _eigen_blocks(G: Tensor, group: Group) -> list[_Block]:
         else:
             columns = torch.stack([vector.real, -vector.imag], dim=1) * math.sqrt(2)
         magnitude = value.real if group.continuous else abs(value)
-        blocks.append(_Block(columns, value, _nearest_frequency(value, group), magnitude))
+        blocks.append(_Block(columns, _nearest_frequency(value, group), magnitude))
     return blocks
 
 
@@ -161,16 +162,15 @@ def _admissible_blocks(G: Tensor, group: Group) -> list[_Block]:
     for block in _eigen_blocks(G, group):
         single = block.frequency == 0 or 2 * block.frequency == (group.order or -1)
         if block.columns.shape[1] == 2 and single:
-            fitting += [_Block(c, block.value, block.frequency, block.magnitude) for c in block.columns.split(1, dim=1)]
+            fitting += [replace(block, columns=column) for column in block.columns.split(1, dim=1)]
         elif block.columns.shape[1] == 1 and not single:
             lonely.append(block)
         else:
             fitting.append(block)
     for first, second in zip(lonely[::2], lonely[1::2], strict=False):
-        columns = torch.cat([first.columns, second.columns], dim=1)
-        fitting.append(_Block(columns, first.value, first.frequency, first.magnitude))
+        fitting.append(replace(first, columns=torch.cat([first.columns, second.columns], dim=1)))
     if len(lonely) % 2:
-        fitting.append(_Block(lonely[-1].columns, lonely[-1].value, 0, lonely[-1].magnitude))
+        fitting.append(replace(lonely[-1], frequency=0))
     return fitting
 
 
@@ -180,16 +180,10 @@ def _nearest_frequency(value: complex, group: Group) -> int:
     return min(round(abs(math.atan2(value.imag, value.real)) * group.order / (2 * math.pi)), group.order // 2)
 
 
-def _count_frequencies(blocks: list[_Block]) -> list[tuple[int, int]]:
-    counts: dict[int, int] = {}
-    for block in blocks:
-        counts[block.frequency] = counts.get(block.frequency, 0) + 1
-    return sorted(counts.items())
-
-
-def _reference_magnitude(magnitudes: Tensor) -> float:
+def _reference_magnitude(blocks: list[_Block]) -> float:
     """The median of the larger half: the common factor of the eigenvalues that matter."""
-    return float(magnitudes.sort(descending=True).values[: (len(magnitudes) + 1) // 2].median())
+    magnitudes = sorted((block.magnitude for block in blocks), reverse=True)
+    return statistics.median_low(magnitudes[: (len(magnitudes) + 1) // 2])
 
 
 def _is_normal(G: Tensor) -> bool:

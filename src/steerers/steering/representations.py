@@ -63,6 +63,13 @@ class Group:
         """Whether the group is SO(2)."""
         return self.order is None
 
+    def subgroup(self, order: int) -> Group:
+        """C_order, refused if it has rotations that this group has not."""
+        subgroup = Group(order)
+        if self.order is not None and self.order % order:
+            raise ValueError(f"C{order} is not a subgroup of {self}: {order} does not divide {self.order}")
+        return subgroup
+
     def steps(self, angle: Tensor) -> Tensor:
         """How many times the generator of C_n makes the rotations ``angle`` (radians), as integers in 0..n-1.
 
@@ -188,9 +195,7 @@ class Representation:
 
         The coordinates stay as they are: a 2 x 2 block whose frequency becomes 0 or order/2 is two 1 x 1 blocks.
         """
-        subgroup = Group(order)
-        if self.group.order is not None and self.group.order % order != 0:
-            raise ValueError(f"C{order} is not a subgroup of {self.group}: {order} does not divide {self.group.order}")
+        subgroup = self.group.subgroup(order)
         terms = []
         for multiplicity, frequency in self.terms:
             size, new_size = _block_size(self.group, frequency), _block_size(subgroup, frequency % order)

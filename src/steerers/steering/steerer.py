@@ -200,7 +200,6 @@ class Steerer(nn.Module):
 
     def discretised(self, order: int) -> Steerer:
         """The fixed steerer of the subgroup C_order; of SO(2) every order is one."""
-        Group(order)
         return Steerer(self.action.discretised(order))
 
     def to_blocks(self, descriptions: Tensor) -> Tensor:
@@ -266,14 +265,13 @@ class Steerer(nn.Module):
         """The steerer as tensors and metadata, to travel in one file with the weights of its descriptor."""
         metadata = {"steerer.group": str(self.group), "steerer.dim": str(self.dim)}
         if isinstance(self.action, BlockAction):
-            spec = str(self.action.representation)
-            return {"steerer.frequencies": self.action.representation.coordinates()[0]}, {
-                **metadata, "steerer.kind": "blocks", "steerer.spec": spec
-            }  # fmt: skip
+            representation = self.action.representation
+            tensors = {"steerer.frequencies": representation.coordinates()[0]}
+            return tensors, metadata | {"steerer.kind": "blocks", "steerer.spec": str(representation)}
         if isinstance(self.action, PermutationAction):
-            return {"steerer.permutation": self.action.permutation.cpu()}, {**metadata, "steerer.kind": "permutation"}
+            return {"steerer.permutation": self.action.permutation.cpu()}, metadata | {"steerer.kind": "permutation"}
         kind = "learnable" if self.learnable else "matrix"
-        return {"steerer.generator": self.generator().detach().cpu()}, {**metadata, "steerer.kind": kind}
+        return {"steerer.generator": self.generator().detach().cpu()}, metadata | {"steerer.kind": kind}
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Steerer:

@@ -114,14 +114,14 @@ def build_network(config: ModelConfig, precision: str = "float32", *, pretrained
     elif config.kind == "dedode-detector-l":
         network = DedodeDetector("L", dtype=dtype)
     elif config.kind == "dedode-g":
-        backbone = parts.load_dinov2(Path(config.backbone_weights or fetch(zoo.DINOV2))) if pretrained else None
+        backbone = parts.load_dinov2(Path(config.backbone_weights or fetch(parts.DINOV2))) if pretrained else None
         network = DedodeDescriptor("G", backbone=backbone, dtype=dtype)
     else:
         network = DedodeDescriptor("B", dtype=dtype)
     if config.weights == VGG and config.kind == "compact":
         raise ValueError("model.weights 'vgg' is for DeDoDe's networks, not for model.kind 'compact'")
     if pretrained and config.weights == VGG:
-        parts.load_vgg(network, fetch(zoo.VGG19_BN))
+        parts.load_vgg(network, fetch(parts.VGG19_BN))
     elif pretrained and config.weights:
         file = published(config.weights)
         load_weights(network, Path(config.weights) if file is None else fetch(file), f"model.kind {config.kind!r}")
@@ -152,8 +152,8 @@ def published(weights: str) -> WeightFile | None:
         return None
     descriptors = [entry.descriptor for entry in zoo.ZOO.values() if entry.name.startswith("dedode")]
     built = [*descriptors, *(entry.part for entry in zoo.DETECTORS.values())]
-    files = {file.name: file for part in built for file in part.weights if file is not zoo.DINOV2}
-    files[VGG] = zoo.VGG19_BN
+    files = {file.name: file for part in built for file in part.weights if file is not parts.DINOV2}
+    files[VGG] = parts.VGG19_BN
     if weights in files:
         return files[weights]
     if Path(weights).name == weights:
@@ -170,7 +170,7 @@ def needed_weights(config: ModelConfig) -> Iterator[tuple[str, str]]:
     files = [] if file is None else [file]
     paths = [config.weights if file is None else "", config.backbone_weights, config.detector_weights]
     if config.kind == "dedode-g" and not config.backbone_weights:
-        files.append(zoo.DINOV2)
+        files.append(parts.DINOV2)
     if config.detector and not config.detector_weights:
         files += _detector_files(config.detector)
     for file in files:

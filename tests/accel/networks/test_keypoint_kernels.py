@@ -21,10 +21,9 @@ from steerers.accel.networks import layers
 from steerers.accel.networks.compact import FastCompact, _texture
 from steerers.accel.networks.inference import for_inference
 from steerers.accel.networks.keypoints import LevelFrame, LevelKeypoints, choose_in_cells, merge_scales
-from steerers.models import scales
-from steerers.models.compact import CELL, FLATTEST, Compact, CompactConfig, textured, textured_cells
+from steerers.models import compact
+from steerers.models.compact import CELL, FLATTEST, Compact, CompactConfig, Pyramid, textured, textured_cells
 from steerers.models.sampling import KeypointSampling, choose_keypoints
-from steerers.models.scales import Pyramid
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="needs TRITON_INTERPRET=1 from the start")
@@ -222,7 +221,7 @@ def test_merging_says_what_is_not_finite(which: str, kernels: bool, monkeypatch:
 @interpreted
 def test_a_whole_pyramid(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a GPU would run it, but for cuDNN."""
-    monkeypatch.setattr(scales, "SMALLEST", 8)
+    monkeypatch.setattr(compact, "SMALLEST", 8)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         plain = Compact(CompactConfig(channels=(16, 16, 32), blocks=(1, 1), dim=12, hidden=8)).eval()

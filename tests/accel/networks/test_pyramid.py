@@ -23,9 +23,8 @@ from steerers.accel.networks.inference import for_inference
 from steerers.accel.networks.keypoints import LevelKeypoints
 from steerers.features import Keypoints
 from steerers.models import zoo
-from steerers.models.compact import SAMPLING, Compact, CompactConfig
+from steerers.models.compact import DIAMETER, SAMPLING, Compact, CompactConfig, Pyramid
 from steerers.models.sampling import KeypointSampling
-from steerers.models.scales import DIAMETER, Pyramid
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

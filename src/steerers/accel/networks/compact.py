@@ -26,11 +26,23 @@ from steerers.accel.networks.keypoints import (
 )
 from steerers.accel.networks.upsample_sampling import Size, Stencil, make_stencil
 from steerers.features import Keypoints
-from steerers.models.base import Extractor, check_batch, check_images, check_keypoints
-from steerers.models.compact import CELL, DEVIATION, FLATTEST, MEAN, Compact, Describer, textured
-from steerers.models.folding import fold_batch_norms
+from steerers.models.base import Extractor, check_batch, check_keypoints
+from steerers.models.compact import (
+    CELL,
+    DEVIATION,
+    DIAMETER,
+    FLATTEST,
+    MEAN,
+    Compact,
+    Describer,
+    Pyramid,
+    fold_batch_norms,
+    shrink,
+    shrink_masks,
+    shrunk_size,
+    textured,
+)
 from steerers.models.sampling import KeypointSampling, split_points, stack_points
-from steerers.models.scales import DIAMETER, Pyramid, shrink, shrink_masks, shrunk_size
 
 if TYPE_CHECKING:
     from steerers.accel.networks.keypoint_kernels import Texture
@@ -80,7 +92,6 @@ class FastCompact(Extractor):
         return [keypoints.clone() for keypoints, _ in found]  # the descriptions made with them can be let go
 
     def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
-        check_images(images)
         check_keypoints(keypoints, images)
         xy = stack_points(keypoints, images.device, layers.KEYPOINT_MULTIPLE).float()
         height, width = images.shape[-2:]
@@ -200,7 +211,7 @@ class FastCompact(Extractor):
 
 
 class FastPyramid(Pyramid):
-    """A :class:`~steerers.models.scales.Pyramid` around the compact network that finds keypoints at all scales in one
+    """A :class:`~steerers.models.compact.Pyramid` around the compact network that finds keypoints at all scales in one
     run.
 
     While it is recorded, the smaller scales run beside the first: their kernels are too small to fill a GPU.

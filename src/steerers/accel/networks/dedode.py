@@ -16,22 +16,53 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from steerers.accel.graphs import Graphs
 from steerers.accel.networks import layers
 from steerers.accel.networks.upsample_sampling import Size, Stencil, make_stencil
 from steerers.features import Keypoints
-from steerers.models.base import Descriptor, LogitDetector, check_batch, check_images, check_keypoints
+from steerers.models.base import Descriptor, LogitDetector, check_batch, check_keypoints
 from steerers.models.dedode import PATCH, SMALLEST, DedodeDescriptor, DedodeDetector, DedodeNetwork, to_patches
-from steerers.models.folding import Linear, fold
 from steerers.models.sampling import KeypointSampling, choose_keypoints, split_points, stack_points
 
 _SHRINK = 1.4  # by which a residual sum is divided
+
+
+class Linear(NamedTuple):
+    """A convolution in float64, of weight (out, in) if it is of 1 x 1 pixels, with its bias (out,)."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def after(self, inner: Linear) -> Linear:
+        """This map after another; both of 1 x 1 pixels."""
+        return Linear(self.weight @ inner.weight, self.weight @ inner.bias + self.bias)
+
+    def rows(self, part: slice) -> Linear:
+        """Some of its outputs."""
+        return Linear(self.weight[part], self.bias[part])
+
+
+def fold(conv: nn.Conv2d, norm: nn.Module | None = None) -> Linear:
+    """A convolution together with the batch normalisation after it, if that is one.
+
+    Raises:
+        ValueError: for a normalisation by the statistics of each batch, which are no constants.
+    """
+    weight = conv.weight.detach().double()
+    bias = weight.new_zeros(len(weight)) if conv.bias is None else conv.bias.detach().double()
+    if isinstance(norm, nn.BatchNorm2d):
+        if norm.running_mean is None or norm.running_var is None:
+            raise ValueError("a batch normalisation without running statistics cannot be folded")
+        mean, variance = norm.running_mean.double(), norm.running_var.double()
+        weight, bias = fuse_conv_bn_weights(weight, bias, mean, variance, norm.eps, norm.weight, norm.bias)
+    return Linear(weight.flatten(1) if conv.kernel_size == (1, 1) else weight, bias)
 
 
 class _Scale:
@@ -214,8 +245,7 @@ class FastDedodeDescriptor(_Network, Descriptor):
         self.out_bias = _parameter(torch.stack([delta.bias for delta in deltas]).sum(dim=0), dtype)
 
     def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
-        check_images(images, SMALLEST)
-        check_keypoints(keypoints, images)
+        check_keypoints(keypoints, images, SMALLEST)
         xy = stack_points(keypoints, images.device, layers.KEYPOINT_MULTIPLE).float()
         size = (images.shape[-1], images.shape[-2])
         images = to_patches(images) if self.backbone else images

@@ -12,9 +12,8 @@ import torch
 from steerers.accel.networks.compact import FastCompact, FastPyramid
 from steerers.accel.networks.dedode import FastDedodeDescriptor, FastDedodeDetector
 from steerers.models.base import Combined, Descriptor, Detector, Extractor
-from steerers.models.compact import Compact
+from steerers.models.compact import Compact, Pyramid
 from steerers.models.dedode import DedodeDescriptor, DedodeDetector
-from steerers.models.scales import Pyramid
 
 _FAST = (FastCompact, FastDedodeDescriptor, FastDedodeDetector)
 

@@ -241,8 +241,7 @@ def _build_steerer(entry: Entry, generator: torch.Generator) -> Steerer | None:
 
 def _build_descriptor(entry: Entry, generator: torch.Generator) -> Descriptor:
     from steerers.models.dedode import DedodeDescriptor
-    from steerers.models.frozen import ALIKED_DIMS, Aliked, Disk, XFeat
-    from steerers.models.superpoint import SuperPoint
+    from steerers.models.parts import FROZEN, frozen_network
 
     name = entry.fitted_to
     if not entry.descriptor.weights:
@@ -251,11 +250,8 @@ def _build_descriptor(entry: Entry, generator: torch.Generator) -> Descriptor:
         return _randomised(DedodeDescriptor("B"), generator)
     if name.startswith("dedode-g"):
         return _randomised(DedodeDescriptor("G", backbone=_random_dinov2(generator)), generator)
-    if name in ALIKED_DIMS:
-        return _randomised(Aliked(name), generator)
-    for known, network in (("disk", Disk), ("xfeat", XFeat), ("superpoint", SuperPoint)):
-        if name == known:
-            return _randomised(network(), generator)
+    if name in FROZEN:
+        return _randomised(frozen_network(name), generator)
     raise ValueError(f"the networks of model {name!r} are not known without weights")
 
 
