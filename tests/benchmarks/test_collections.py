@@ -21,15 +21,14 @@ from steerers.benchmarks.collections import (
     Verification,
     count_sectors,
     largest_group,
+    list_pairs,
     measure_pair,
     summarise,
     triplet_errors,
 )
 from steerers.benchmarks.metrics import apply
-from steerers.benchmarks.pairs import Pair
-from steerers.benchmarks.predict import ViewSettings
+from steerers.benchmarks.predict import Pair, ViewSettings
 from steerers.benchmarks.runs import load_runs
-from steerers.benchmarks.selection import list_pairs
 from steerers.geometry import rotation, wrap_degrees
 from terrain import make_prediction, make_terrain, save, view_of
 

@@ -23,8 +23,7 @@ from steerers.benchmarks.homographies import (
     list_pairs,
 )
 from steerers.benchmarks.metrics import apply
-from steerers.benchmarks.pairs import ROTATIONS, Rotation, hash_pairs, rotate_pairs
-from steerers.benchmarks.predict import ViewSettings
+from steerers.benchmarks.predict import ROTATIONS, Rotation, ViewSettings, hash_pairs, rotate_pairs
 from steerers.benchmarks.runs import Run
 from steerers.geometry import rotation_about_centre
 
@@ -327,8 +326,8 @@ def test_report_holds_what_a_reader_needs(data: Path) -> None:
 def test_the_runner_imports_where_little_is_installed() -> None:
     code = (
         "import sys; sys.modules |= dict.fromkeys(('tqdm', 'cv2', 'safetensors', 'poselib', 'h5py')); "
-        "from steerers.benchmarks import homographies, metrics, pairs, report, roto, two_view; "
-        "print(len(pairs.ROTATIONS))"
+        "from steerers.benchmarks import homographies, metrics, predict, report, roto, two_view; "
+        "print(len(predict.ROTATIONS))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "7", done.stderr

@@ -13,10 +13,17 @@ import pytest
 from benchmarks.dots import DOTS, SIZE, Stub, draw, make_run, table_rows
 from steerers import Matches
 from steerers.benchmarks import report, two_view
-from steerers.benchmarks.cameras import PosePair, list_pairs
-from steerers.benchmarks.pairs import ROTATIONS, Rotation
-from steerers.benchmarks.predict import Prediction, ViewSettings
-from steerers.benchmarks.two_view import CAMERAS, MEGADEPTH, PoseEstimator, PoseOutcome, measure_pair, summarise
+from steerers.benchmarks.predict import ROTATIONS, Prediction, Rotation, ViewSettings
+from steerers.benchmarks.two_view import (
+    CAMERAS,
+    MEGADEPTH,
+    PoseEstimator,
+    PoseOutcome,
+    PosePair,
+    list_pairs,
+    measure_pair,
+    summarise,
+)
 
 ESTIMATORS = {"poselib": PoseEstimator(), "opencv": PoseEstimator("opencv", 0.1)}
 """OpenCV's takes the first pose within the threshold and refines nothing: for drawn dots it must be small."""

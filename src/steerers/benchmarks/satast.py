@@ -7,7 +7,6 @@ every marked point of every pair is one error, those of a pair without homograph
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Sequence
@@ -20,16 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from steerers._console import Option
 from steerers.benchmarks import metrics
-from steerers.benchmarks.benchmark import (
-    COSTS,
-    PairBenchmark,
-    Result,
-    check_threshold,
-    plot_errors,
-)
-from steerers.benchmarks.pairs import Pair
-from steerers.benchmarks.predict import Prediction
+from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, check_threshold, plot_errors
+from steerers.benchmarks.predict import Pair, Prediction
 from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Draw, TableRow, failed_fraction, number, percent
 from steerers.geometry import to_normalised, to_pixels
 from steerers.images.load import Size
@@ -220,16 +213,6 @@ def _plots(result: SatAstResult) -> dict[str, Draw]:
     )
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--threshold",
-        type=float,
-        default=0.001,
-        metavar="T",
-        help="of the estimator's inliers, for images that span -1 to 1 (default: %(default)s)",
-    )
-
-
 SAT_AST = PairBenchmark(
     name="sat-ast",
     help="homographies from astronauts' photographs to satellite images (SatAst)",
@@ -243,7 +226,15 @@ SAT_AST = PairBenchmark(
     seed=False,
     rotations="upright,quarter",
     rotates=True,
-    add_options=_add_options,
+    own_options=[
+        Option(
+            "--threshold",
+            "of the estimator's inliers, for images that span -1 to 1 (default: %(default)s)",
+            float,
+            "T",
+            0.001,
+        )
+    ],
     list_pairs=lambda arguments: list_pairs(arguments.data),
     options=NormalisedEstimator(),
     read_options=lambda arguments: NormalisedEstimator(arguments.threshold),

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from steerers._console import progress
 from steerers.datasets.depth import TOLERANCE, DepthCamera, DepthWarp
 from steerers.datasets.pairs import PairBatch, ViewWarp, points_in_views
 from steerers.datasets.photometric import relight
@@ -38,7 +39,6 @@ from steerers.datasets.scene_info import (
 from steerers.datasets.views import Views, fit_view, render_views
 from steerers.geometry import scaling, transform_points
 from steerers.images.load import load_image, to_uint8
-from steerers.viz.progress import progress
 
 _SHAKE = 21  # stream of a seed
 

@@ -14,8 +14,9 @@ from PIL import ImageDraw, ImageFont
 from steerers.features import Matches
 from steerers.geometry import scaling
 from steerers.images.load import Image, to_uint8
-from steerers.viz.style import BACKGROUND, MUTED, SUPERSAMPLING, TEXT
 
+SUPERSAMPLING = 2
+BACKGROUND, TEXT, MUTED = (16, 18, 22), (236, 238, 242), (150, 156, 166)
 OUTLIER = (226, 74, 74)
 MOST_STRETCH = 4  # the picture is at most so many times as wide as it is high, however wide the images are
 LEAST_WIDTH = 720  # so that the header finds room

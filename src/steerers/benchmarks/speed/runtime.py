@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from steerers._arguments import names, positive
+from steerers._console import PRECISION, Option, flag, names, positive, progress
 from steerers.benchmarks.benchmark import Benchmark
 from steerers.benchmarks.report import (
     MODEL_COLUMNS,
@@ -30,7 +30,7 @@ from steerers.benchmarks.report import (
     text,
 )
 from steerers.benchmarks.runs import describe_strategy
-from steerers.benchmarks.speed.measure import peak_memory, timed
+from steerers.benchmarks.speed import peak_memory, timed
 from steerers.benchmarks.speed.subjects import (
     PLAIN,
     Descriptions,
@@ -47,7 +47,6 @@ from steerers.benchmarks.speed.subjects import (
 from steerers.matching.assignment import Assignment
 from steerers.models import zoo
 from steerers.viz import plots
-from steerers.viz.progress import progress
 
 # Timing ---------------------------------------------------------------------------------------------------------------
 
@@ -240,25 +239,6 @@ class _Runtime(Benchmark):
         return [run.pipeline.model for run in self.load_runs(arguments, device)]
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--strategies", type=names, metavar="LIST", help="STRATEGY[:ORDER], with commas between (default: all)"
-    )
-    parser.add_argument(
-        "--size", type=positive, default=784, metavar="PX", help="side of the square images: %(default)s"
-    )
-    parser.add_argument("--repeats", type=positive, default=100, metavar="N", help="pairs that are timed: %(default)s")
-    parser.add_argument("--warm-up", type=int, default=3, metavar="N", help="pairs before them: %(default)s")
-    parser.add_argument(
-        "--random-weights", action="store_true", help="models without their weights, which time does not depend on"
-    )
-    parser.add_argument(
-        "--precision",
-        default="float32",
-        help="float32, or bfloat16 or float16 for DeDoDe and compact (default: %(default)s)",
-    )
-
-
 RUNTIME = _Runtime(
     name="runtime",
     help="how long description and matching take",
@@ -273,5 +253,12 @@ RUNTIME = _Runtime(
     num_keypoints=5000,
     max_size=None,
     paper=("runtime", ""),
-    add_options=_add_options,
+    own_options=(
+        Option("--strategies", "STRATEGY[:ORDER], with commas between (default: all)", names, "LIST"),
+        Option("--size", "side of the square images: %(default)s", positive, "PX", 784),
+        Option("--repeats", "pairs that are timed: %(default)s", positive, "N", 100),
+        Option("--warm-up", "pairs before them: %(default)s", int, "N", 3),
+        flag("--random-weights", "models without their weights, which time does not depend on"),
+        PRECISION,
+    ),
 )

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from steerers.benchmarks.cameras import MEGADEPTH_SCENES, list_megadepth, list_pairs
-from steerers.benchmarks.pairs import hash_pairs, rotate_pairs
+from steerers.benchmarks.predict import hash_pairs, rotate_pairs
+from steerers.benchmarks.two_view import MEGADEPTH_SCENES, list_megadepth, list_pairs
 
 K = np.array([[500.0, 0, 320], [0, 510, 240], [0, 0, 1]])
 
