@@ -99,9 +99,5 @@ def test_sat_ast(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["sat-ast", "--data", "DATA", "--threshold", "0"], "threshold must be positive"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    data: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert_refused(
-        capsys, ["eval", *(str(data) if argument == "DATA" else argument for argument in arguments)], message
-    )
+def test_bad_input_is_one_line_and_exit_code_2(data: Path, arguments: list[str], message: str) -> None:
+    assert_refused(["eval", *(str(data) if argument == "DATA" else argument for argument in arguments)], message)

@@ -53,7 +53,5 @@ def test_curves_tables_and_plots(folder: Path, tmp_path: Path, capsys: pytest.Ca
         (["--num-photos", "0"], "is not a whole number of at least 1"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    folder: Path, capsys: pytest.CaptureFixture[str], extra: list[str], message: str
-) -> None:
-    assert_refused(capsys, ["eval", "equivariance", "--data", str(folder), "--models", "orb", *QUICK, *extra], message)
+def test_bad_input_is_one_line_and_exit_code_2(folder: Path, extra: list[str], message: str) -> None:
+    assert_refused(["eval", "equivariance", "--data", str(folder), "--models", "orb", *QUICK, *extra], message)

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from steerers.benchmarks.speed import Cost, matching
+from steerers.benchmarks.speed import matching
 from steerers.benchmarks.speed.matching import (
     MEASURED,
-    MatchingRow,
     MatchingSettings,
     Peak,
     bench_matching,
@@ -149,17 +148,6 @@ def test_different_matches_show(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.common == pytest.approx((row.matches - 1) / row.matches)
 
 
-def test_without_textbook() -> None:
-    row = bench_matching("dual-softmax", MatchingSettings(NUM, DIM, ORDER, repeats=1, with_textbook=False), CPU)
-    assert row.textbook is row.common is row.speedup is None
-    assert row.cost.extra_bytes > 0
-
-
-def test_speedup() -> None:
-    row = MatchingRow("dual-softmax", "Spread", Cost(0.5, 10), Cost(2.0, 100), 7, 1.0)
-    assert row.speedup == 4.0
-
-
 def test_the_papers_steerers() -> None:
     for name in MEASURED:
         label, steerer = steerer_for(name, 256)
@@ -167,14 +155,6 @@ def test_the_papers_steerers() -> None:
         assert str(steerer.representation) == {
             "Freq1": "128x1", "Spread": "40x0 + 18x1 + 18x2 + 18x3 + 18x4 + 18x5 + 18x6"
         }[label]  # fmt: skip
-
-
-def test_over_floor() -> None:
-    settings = MatchingSettings(NUM, DIM, ORDER, repeats=1, with_textbook=False, peak=Peak(1e9))
-    row = bench_matching("dual-softmax", settings, CPU)
-    assert row.floor is not None
-    assert row.floor.seconds == 4 * NUM**2 * DIM / 1e9
-    assert row.over_floor == row.cost.seconds / row.floor.seconds
 
 
 @pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -76,11 +77,7 @@ def _peak_cpu_memory(call: Callable[[], Any]) -> int:
         events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     allocations = [event for event in events if event.get("name") == "[memory]"]
     allocations.sort(key=lambda event: float(event["ts"]))
-    alive = peak = 0
-    for event in allocations:
-        alive += int(event["args"]["Bytes"])
-        peak = max(peak, alive)
-    return peak
+    return max(accumulate((int(event["args"]["Bytes"]) for event in allocations), initial=0))
 
 
 @contextmanager

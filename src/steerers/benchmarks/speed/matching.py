@@ -26,13 +26,10 @@ MEASURED = (
 """Those with a textbook form to hold them against."""
 PASSES = 2
 """Probabilities need complete sums, so that products are made twice, unless a bound shows that they do not matter."""
-PEAKS: dict[str, dict[Precision, float]] = {
-    "H100": {"default": 989e12, "exact": 67e12},
-    "H200": {"default": 989e12, "exact": 67e12},
-}
-"""Operations a second by NVIDIA's data sheets: dense products of float16, and of float32 without tensor cores."""
+OPERATIONS: dict[Precision, float] = {"default": 989e12, "exact": 67e12}
+"""A second, of both by NVIDIA's data sheets: dense products of float16, and of float32 without tensor cores."""
 BANDWIDTHS = {"H100": 3.35e12, "H200": 4.8e12}
-"""Bytes a second."""
+"""Bytes a second of the devices that are known."""
 
 
 # The textbook form ----------------------------------------------------------------------------------------------------
@@ -133,11 +130,10 @@ class Floor:
 
 def peak_of(device: str, precision: Precision, tflops: float | None = None) -> Peak | None:
     """By the device's name; ``tflops`` takes the place of the operations. None for a device that is not known."""
-    known = next((name for name in PEAKS if name in device), None)
-    if tflops is None and known is None:
-        return None
-    operations = PEAKS[known][precision] if tflops is None and known is not None else 1e12 * (tflops or 0.0)
-    return Peak(operations, math.inf if known is None else BANDWIDTHS[known])
+    bandwidth = next((bandwidth for name, bandwidth in BANDWIDTHS.items() if name in device), math.inf)
+    if tflops is not None:
+        return Peak(1e12 * tflops, bandwidth)
+    return None if math.isinf(bandwidth) else Peak(OPERATIONS[precision], bandwidth)
 
 
 def floor_of(strategy: str, n: int, steerer: Steerer, order: int, peak: Peak, subset: int = 1000) -> Floor:
@@ -195,11 +191,9 @@ class MatchingRow:
     cost: Cost
     textbook: Cost | None
     matches: int
-    common: float | None
-    """Fraction of the textbook's and our matches that both found."""
+    common: float | None  # fraction of the textbook's and our matches that both found
     floor: Floor | None = None
-    note: str | None = None
-    """Why there is no textbook form, if it was to be measured."""
+    note: str | None = None  # why there is no textbook form, if it was to be measured
 
     @property
     def over_floor(self) -> float | None:
@@ -225,7 +219,7 @@ def bench_matching(name: str, settings: MatchingSettings, device: torch.device) 
     if name in ROTATING:
         options["refine"] = False
     strategy = make_strategy(name, steerer, order=order if name in ROTATING else "default", **options)
-    found = {(i, j) for i, j in strategy.match(unit0, unit1).indices.tolist()}
+    found = set(map(tuple, strategy.match(unit0, unit1).indices.tolist()))
     if device.type == "cuda":
         strategy.match(unit0, unit1)  # what is recorded at the second call is so before it is timed
     cost = measure(lambda: strategy.match(unit0, unit1), device, settings.repeats)
@@ -237,6 +231,6 @@ def bench_matching(name: str, settings: MatchingSettings, device: torch.device) 
     except (torch.OutOfMemoryError, MemoryError):
         note = "the textbook form needs more memory than there is"
         return MatchingRow(name, label, cost, None, len(found), None, floor, note)
-    expected = {(i, j) for i, j in match_by_textbook(name, unit0, unit1, steerer, angles).tolist()}
-    union = len(found | expected)
-    return MatchingRow(name, label, cost, plain, len(found), len(found & expected) / union if union else 1.0, floor)
+    expected = set(map(tuple, match_by_textbook(name, unit0, unit1, steerer, angles).tolist()))
+    common = len(found & expected) / len(found | expected) if found or expected else 1.0
+    return MatchingRow(name, label, cost, plain, len(found), common, floor)

@@ -55,8 +55,7 @@ def measure_model(subjects: Sequence[Subject], settings: RuntimeSettings, device
     """A row for every strategy of one model; pair after pair, so that a change of the machine's pace meets them all."""
     model = subjects[0].model
     model.extractor.to(device).eval()
-    for subject in subjects:
-        steerer = getattr(subject.strategy, "steerer", None)
+    for steerer in (getattr(subject.strategy, "steerer", None) for subject in subjects):
         if steerer is not None:
             steerer.to(device)
     planted = plant_descriptions(settings, model.extractor.dim, device)
@@ -145,7 +144,7 @@ def make_report(
         description=_describe(settings, weights, precision),
         settings={**asdict(settings), "weights": weights, "precision": precision},
         environment=environment,
-        tables=[Table("description and matching", _columns(), [*ours, *theirs])],
+        tables=[Table("description and matching", COLUMNS, [*ours, *theirs])],
         plots={f"{model}.png": partial(_plot, model, ours) for model in dict.fromkeys(row["model"] for row in ours)},
     )
 
@@ -161,20 +160,7 @@ def _times_plain(row: TableRow, rows: Sequence[TableRow]) -> float | None:
 
 def _typical(row: TableRow) -> float:
     total = row["seconds"]["total"]
-    return float(total["median"] if "median" in total else total["mean"])
-
-
-def _columns() -> tuple[Column, ...]:
-    return (
-        *MODEL_COLUMNS,
-        text("steerer", "steerer"),
-        number("images", "descriptions_per_pair"),
-        number("description, ms", "seconds", "description", "median", form="{:.1f}", factor=1e3),
-        number("matching, ms", "seconds", "matching", "median", form="{:.1f}", factor=1e3),
-        Column("together, ms", _together),
-        number("x plain", "times_plain", form="{:.2f}"),
-        number("extra MB", "extra_bytes", factor=1e-6),
-    )
+    return float(total.get("median", total["mean"]))
 
 
 def _together(row: Mapping[str, Any]) -> str:
@@ -183,6 +169,18 @@ def _together(row: Mapping[str, Any]) -> str:
         return f"{1e3 * total['mean']:.1f} ± {1e3 * total['plus_minus']:.2f}"
     low, high = (1e3 * total[key] for key in ("lower_quartile", "upper_quartile"))
     return f"{1e3 * total['median']:.1f} ({low:.1f} to {high:.1f})"
+
+
+COLUMNS = (
+    *MODEL_COLUMNS,
+    text("steerer", "steerer"),
+    number("images", "descriptions_per_pair"),
+    number("description, ms", "seconds", "description", "median", form="{:.1f}", factor=1e3),
+    number("matching, ms", "seconds", "matching", "median", form="{:.1f}", factor=1e3),
+    Column("together, ms", _together),
+    number("x plain", "times_plain", form="{:.2f}"),
+    number("extra MB", "extra_bytes", factor=1e-6),
+)
 
 
 def _describe(settings: RuntimeSettings, weights: str, precision: str) -> str:
