@@ -146,7 +146,6 @@ def test_the_angle_is_that_of_the_homography_unless_the_matcher_has_one(geometry
     [
         ({"geometry": "affine"}, "unknown geometry 'affine'; use homography or fundamental"),
         ({"threshold": 0.0}, "threshold must be positive"),
-        ({"min_inliers": 0}, "min_inliers must be at least 1"),
         ({"seed": -1}, "seed must be"),
     ],
 )

@@ -243,8 +243,6 @@ def test_megadepth(
     ("arguments", "message"),
     [
         (["roto-360", "--data", "no-such"], "there is no folder no-such; get the Roto-360 zip"),
-        (["oxford", "--data", "no-such", "--rotation", "sideways"], "unknown rotation 'sideways'"),
-        (["cameras", "--data", "no-such", "--rotation", "sideways"], "unknown rotation 'sideways'"),
         (["sat-ast", "--data", "no-such", "--rotation", "fixed,sideways"], "unknown rotation 'sideways'"),
         (["oxford", "--data", "no-such", "--report", "x", "--no-report"], "not allowed with argument"),
         (["oxford", "--data", "no-such", "--cache", "x", "--no-cache"], "not allowed with argument"),

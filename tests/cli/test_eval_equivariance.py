@@ -49,7 +49,6 @@ def test_curves_tables_and_plots(folder: Path, tmp_path: Path, capsys: pytest.Ca
         (["--angles", "0,x"], "is not a list of different angles"),
         (["--angles", "0,nan"], "is not a list of different angles"),
         (["--angles", "10,10"], "is not a list of different angles"),
-        (["--models", "no-such"], "unknown model 'no-such'"),
         (["--num-photos", "0"], "is not a whole number of at least 1"),
     ],
 )

@@ -352,32 +352,33 @@ def check_seed(seed: int) -> None:
 
 
 def plot_errors(
-    result: Result[AnyPair, AnyOutcome, Any],
     name: str,
     errors: Callable[[AnyOutcome], Sequence[float]],
     *,
     limit: float,
     xlabel: str,
     ylabel: str = "pairs, per cent",
-) -> dict[str, Draw]:
-    """For each rotation what draws, for each run, the fraction of errors below each bound up to ``limit``.
+) -> Callable[[Result[AnyPair, AnyOutcome, Any]], dict[str, Draw]]:
+    """Plots for each rotation: for each run the fraction of errors below each bound up to ``limit``.
 
     Failures are infinite errors.
     """
 
-    def draw(evaluation: Evaluation[AnyPair, AnyOutcome], path: Path) -> None:
+    def draw(benchmark: str, evaluation: Evaluation[AnyPair, AnyOutcome], path: Path) -> None:
         plots.curves(
             path,
             {row.run.label: _recall([e for o in row.outcomes for e in errors(o)], limit) for row in evaluation.rows},
             xlabel=xlabel,
             ylabel=ylabel,
-            title=f"{result.benchmark}, {evaluation.rotation}",
+            title=f"{benchmark}, {evaluation.rotation}",
             step="post",
             xlim=(0.0, limit),
             ylim=(0.0, 100.0),
         )
 
-    return {f"{name}-{found.rotation}.png": partial(draw, found) for found in result.evaluations}
+    return lambda result: {
+        f"{name}-{found.rotation}.png": partial(draw, result.benchmark, found) for found in result.evaluations
+    }
 
 
 def _recall(errors: Sequence[float], limit: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -166,8 +166,6 @@ class Verification:
         if self.geometry not in GEOMETRIES:
             raise ValueError(f"unknown geometry {self.geometry!r}; use {' or '.join(GEOMETRIES)}")
         check_threshold(self.threshold)
-        if self.min_inliers < 1:
-            raise ValueError(f"min_inliers must be at least 1, got {self.min_inliers}")
         check_seed(self.seed)
 
 

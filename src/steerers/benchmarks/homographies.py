@@ -33,7 +33,7 @@ from steerers.benchmarks.benchmark import (
     plot_errors,
 )
 from steerers.benchmarks.predict import Pair, Prediction, View, choose
-from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Draw, TableRow, failed_fraction, number, percent
+from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, TableRow, failed_fraction, number, percent
 from steerers.datasets.photos import ENDINGS
 from steerers.features import Matches
 from steerers.geometry import scaling
@@ -186,8 +186,6 @@ class HomographyEstimator:
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
-        if not 0 < self.confidence < 1:
-            raise ValueError(f"confidence must be between 0 and 1, got {self.confidence}")
         check_seed(self.seed)
 
     def __str__(self) -> str:
@@ -290,12 +288,6 @@ def _settings(estimator: HomographyEstimator) -> dict[str, Any]:
     return {**estimator.settings(), "auc_pixels": list(AUC_PIXELS), "correct_pixels": CORRECT_PIXELS}
 
 
-def _plots(result: HomographyResult) -> dict[str, Draw]:
-    return plot_errors(
-        result, "corner-error", lambda o: [o.corner_error], limit=max(AUC_PIXELS), xlabel="corner error, pixels"
-    )
-
-
 def _list_asked(layout: Layout, arguments: argparse.Namespace) -> list[HomographyPair]:
     skip = HPATCHES_LARGE if getattr(arguments, "skip_large", False) else ()
     return list_pairs(layout, arguments.data, arguments.sequences, skip=skip)
@@ -336,7 +328,9 @@ def _benchmark(
         ),
         describe=_describe,
         settings=_settings,
-        plots=_plots,
+        plots=plot_errors(
+            "corner-error", lambda o: [o.corner_error], limit=max(AUC_PIXELS), xlabel="corner error, pixels"
+        ),
     )
 
 

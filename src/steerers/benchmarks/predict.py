@@ -135,10 +135,6 @@ class ViewSettings:
     mask_corners: bool = False
     short_side: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.short_side is not None and self.short_side < 1:
-            raise ValueError(f"short_side must be at least 1 pixel, got {self.short_side}")
-
     def describe_size(self) -> dict[str, int]:
         """The side that counts, by its name."""
         return {"max_size": self.max_size} if self.short_side is None else {"short_side": self.short_side}

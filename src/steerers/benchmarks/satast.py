@@ -23,7 +23,7 @@ from steerers._console import Option
 from steerers.benchmarks import metrics
 from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, check_threshold, plot_errors
 from steerers.benchmarks.predict import Pair, Prediction
-from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Draw, TableRow, failed_fraction, number, percent
+from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, TableRow, failed_fraction, number, percent
 from steerers.geometry import to_normalised, to_pixels
 from steerers.images.load import Size
 
@@ -202,17 +202,6 @@ def _settings(estimator: NormalisedEstimator) -> dict[str, Any]:
     }
 
 
-def _plots(result: SatAstResult) -> dict[str, Draw]:
-    return plot_errors(
-        result,
-        "errors",
-        lambda outcome: outcome.errors,
-        limit=AUC_PIXELS[-1],
-        xlabel="error of a marked point, stored pixels",
-        ylabel="points, per cent",
-    )
-
-
 SAT_AST = PairBenchmark(
     name="sat-ast",
     help="homographies from astronauts' photographs to satellite images (SatAst)",
@@ -251,5 +240,11 @@ SAT_AST = PairBenchmark(
     ),
     describe=_describe,
     settings=_settings,
-    plots=_plots,
+    plots=plot_errors(
+        "errors",
+        lambda outcome: outcome.errors,
+        limit=AUC_PIXELS[-1],
+        xlabel="error of a marked point, stored pixels",
+        ylabel="points, per cent",
+    ),
 )

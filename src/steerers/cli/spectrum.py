@@ -32,20 +32,15 @@ def _dims(text: str) -> list[int]:
 def run(arguments: argparse.Namespace) -> int:
     """Draw, describe, measure."""
     parse_device(arguments.device)
-    folders = [path for path in arguments.paths if not _is_file(path)]
-    if len(folders) == len(arguments.paths):
+    files = [path for path in arguments.paths if path.is_file() or path.suffix == ".safetensors"]
+    if not files:
         return _show_runs(arguments)
     if len(arguments.paths) > 1:
-        file = next(path for path in arguments.paths if _is_file(path))
-        raise ValueError(f"{file}: the file of a steerer is drawn by itself; several are runs, by their folders")
+        raise ValueError(f"{files[0]}: the file of a steerer is drawn by itself; several are runs, by their folders")
     for option in ("data", "gif"):
         if getattr(arguments, option) is not None:
             raise ValueError(f"--{option} is for the folder of a run, not for the file of a steerer")
     return _show_steerer(arguments)
-
-
-def _is_file(path: Path) -> bool:
-    return path.is_file() or path.suffix == ".safetensors"
 
 
 def _show_steerer(arguments: argparse.Namespace) -> int:
@@ -59,8 +54,8 @@ def _show_steerer(arguments: argparse.Namespace) -> int:
     note = f"{steerer.group}, {steerer.dim} eigenvalues"
     drawn = viz.Spectrum(values, steerer.group, path.stem, note, common_factor(values, steerer.group))
     options.say(f"{path}: {note}")
-    for line in (_place("eigenvalues", values, steerer.group), _nearest("steerer", steerer)):
-        options.say(line)
+    options.say(_place("eigenvalues", values, steerer.group))
+    options.say(_nearest("steerer", steerer))
     _show_sizes(values, steerer.group, arguments.dims)
     with atomic_write(picture) as temporary:
         viz.draw_spectra([[drawn]]).save(temporary)

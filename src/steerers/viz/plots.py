@@ -68,7 +68,8 @@ def curves(
                 marker="o" if markers else None,
                 markersize=3.5,
             )
-        _limit(axes, xlim, ylim, xticks)
+        limits = {"xticks": xticks, "xlim": xlim, "ylim": ylim}
+        axes.set(**{name: limit for name, limit in limits.items() if limit is not None})
 
 
 def angle_histogram(path: Path, series: Mapping[str, Values], *, ylabel: str, title: str = "") -> None:
@@ -87,7 +88,7 @@ def angle_histogram(path: Path, series: Mapping[str, Values], *, ylabel: str, ti
             axes.stairs(heights, edges, label=_plain(label), color=colour, linestyle=line, linewidth=1.6)
             if len(series) == 1:
                 axes.stairs(heights, edges, fill=True, alpha=0.25, color=colour)
-        _limit(axes, (float(edges[0]), float(edges[-1])), None, range(-180, 181, 45))
+        axes.set(xticks=range(-180, 181, 45), xlim=(edges[0], edges[-1]))
         axes.set_ylim(bottom=0)
         axes.yaxis.get_major_locator().set_params(integer=True)
 
@@ -207,15 +208,6 @@ def _axes(
 def _styles() -> Iterator[tuple[str, str]]:
     """Colours, then the same with another line, without end."""
     return ((colour, line) for line, colour in cycle(product(LINES, PALETTE)))
-
-
-def _limit(axes: Any, xlim: Range | None, ylim: Range | None, xticks: Sequence[float] | None) -> None:
-    if xticks is not None:
-        axes.set_xticks(list(xticks))
-    if xlim is not None:
-        axes.set_xlim(*xlim)
-    if ylim is not None:
-        axes.set_ylim(*ylim)
 
 
 def _floats(values: Values) -> NDArray[np.float64]:
