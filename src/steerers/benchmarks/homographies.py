@@ -284,10 +284,6 @@ def _describe(result: HomographyResult) -> str:
     )
 
 
-def _settings(estimator: HomographyEstimator) -> dict[str, Any]:
-    return {**estimator.settings(), "auc_pixels": list(AUC_PIXELS), "correct_pixels": CORRECT_PIXELS}
-
-
 def _list_asked(layout: Layout, arguments: argparse.Namespace) -> list[HomographyPair]:
     skip = HPATCHES_LARGE if getattr(arguments, "skip_large", False) else ()
     return list_pairs(layout, arguments.data, arguments.sequences, skip=skip)
@@ -327,7 +323,11 @@ def _benchmark(
             *COST_COLUMNS,
         ),
         describe=_describe,
-        settings=_settings,
+        settings=lambda estimator: {
+            **estimator.settings(),
+            "auc_pixels": list(AUC_PIXELS),
+            "correct_pixels": CORRECT_PIXELS,
+        },
         plots=plot_errors(
             "corner-error", lambda o: [o.corner_error], limit=max(AUC_PIXELS), xlabel="corner error, pixels"
         ),

@@ -77,7 +77,8 @@ def read_pair(path: Path, folder: Path) -> AnnotatedPair:
         content = json.loads(path.read_text(encoding="utf-8"))
         last = content["correspondences"][-1]
         points0, points1 = (np.array(last[key], np.float64) for key in ("pts_src", "pts_dst"))
-        images = [_locate(folder, content[key]) for key in ("query_path", "pred_path")]
+        # made on Windows: both slashes part folders
+        images = [folder.joinpath(*PureWindowsPath(content[key]).parts) for key in ("query_path", "pred_path")]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: not an annotation of SatAst ({type(error).__name__}: {error}); {HELP}") from error
     if points0.ndim != 2 or points0.shape[1:] != (2,) or points0.shape != points1.shape or not len(points0):
@@ -92,11 +93,6 @@ def read_pair(path: Path, folder: Path) -> AnnotatedPair:
             raise ValueError(f"{path} names {image}, which is not there; {HELP}")
     name = path.stem.removeprefix("annotation_")
     return AnnotatedPair(name, name, images[0], images[1], points0=points0, points1=points1)
-
-
-def _locate(folder: Path, written: str) -> Path:
-    """The annotations were made on Windows: both slashes part folders."""
-    return folder.joinpath(*PureWindowsPath(written).parts)
 
 
 # Measuring ------------------------------------------------------------------------------------------------------------
@@ -195,13 +191,6 @@ def _describe(result: SatAstResult) -> str:
     )
 
 
-def _settings(estimator: NormalisedEstimator) -> dict[str, Any]:
-    return {
-        "estimator": {"name": "OpenCV USAC_DEFAULT, normalised coordinates", **asdict(estimator)},
-        "auc_pixels": list(AUC_PIXELS),
-    }
-
-
 SAT_AST = PairBenchmark(
     name="sat-ast",
     help="homographies from astronauts' photographs to satellite images (SatAst)",
@@ -239,7 +228,10 @@ SAT_AST = PairBenchmark(
         *COST_COLUMNS,
     ),
     describe=_describe,
-    settings=_settings,
+    settings=lambda estimator: {
+        "estimator": {"name": "OpenCV USAC_DEFAULT, normalised coordinates", **asdict(estimator)},
+        "auc_pixels": list(AUC_PIXELS),
+    },
     plots=plot_errors(
         "errors",
         lambda outcome: outcome.errors,

@@ -124,14 +124,11 @@ def _draw_lines(
     *,
     outliers: bool,
 ) -> None:
+    opacity, width, radius = (80, ss, 1.5 * ss) if outliers else (170, ss + 1, 2.5 * ss)
     for (x0, y0), (x1, y1) in ends[index]:
-        colour = (
-            OUTLIER
-            if outliers
-            else _colour((x0 - panel.left) / panel.picture.width, (y0 - panel.top) / panel.picture.height)
-        )
-        draw.line([(x0, y0), (x1, y1)], fill=(*colour, 80 if outliers else 170), width=ss if outliers else ss + 1)
-        radius = 1.5 * ss if outliers else 2.5 * ss
+        place = (x0 - panel.left) / panel.picture.width, (y0 - panel.top) / panel.picture.height
+        colour = OUTLIER if outliers else _colour(*place)
+        draw.line([(x0, y0), (x1, y1)], fill=(*colour, opacity), width=width)
         for x, y in ((x0, y0), (x1, y1)):
             draw.ellipse([x - radius, y - radius, x + radius, y + radius], fill=(*colour, 230))
 
