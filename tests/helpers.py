@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -149,16 +152,31 @@ def unique_values(values: Iterable[complex], within: float) -> list[complex]:
     return kept
 
 
-def assert_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
-    """A command line ends with exit code 2 and one line on standard error that holds ``message``."""
-    try:
-        code = main(arguments)
-    except SystemExit as stop:  # what argparse itself refuses
-        code = int(stop.code or 0)
-    assert code == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+class Ran(NamedTuple):
+    """What a command line left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run_command(*arguments: str | Path) -> Ran:
+    """Run ``steerers`` with these arguments in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as stop:  # what argparse itself refuses, and help
+            code = int(stop.code or 0)
+    return Ran(code, out.getvalue(), err.getvalue())
+
+
+def assert_refused(arguments: Sequence[str | Path], message: str) -> None:
+    """A command line ends with exit code 2 and one line on standard error that holds ``message``, before any other."""
+    code, out, err = run_command(*arguments)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"steerers( \w[\w-]*)*: [^\n]+\n", err), err
+    assert message in err
 
 
 def contents(folder: Path) -> list[str]:

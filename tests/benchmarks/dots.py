@@ -21,8 +21,7 @@ from torch import Tensor
 from helpers import EXAMPLES
 from steerers import Pipeline, Steerer
 from steerers.benchmarks.benchmark import Evaluation, PairBenchmark
-from steerers.benchmarks.pairs import AnyPair, Pair
-from steerers.benchmarks.predict import Observer, Prediction, ViewSettings, predict_each
+from steerers.benchmarks.predict import AnyPair, Observer, Pair, Prediction, ViewSettings, predict_each
 from steerers.benchmarks.report import TableRow
 from steerers.benchmarks.runs import Run
 from steerers.features import Keypoints

@@ -16,8 +16,7 @@ from steerers.benchmarks import aims
 from steerers.benchmarks.aims import AIMS, AimsOutcome, AimsPair, measure_pair, paper_estimator, read_manifest
 from steerers.benchmarks.benchmark import Evaluation
 from steerers.benchmarks.metrics import PrecisionRecall, apply
-from steerers.benchmarks.pairs import hash_pairs
-from steerers.benchmarks.predict import ViewSettings
+from steerers.benchmarks.predict import ViewSettings, hash_pairs
 from steerers.benchmarks.runs import Run, load_runs
 from steerers.features import Keypoints
 from steerers.models.base import SingleExtractor

@@ -221,11 +221,9 @@ def test_the_hash_does_not_know_the_folder(photos: list[Path], tmp_path: Path) -
     assert hash_files(photos[:2]) != hash_files(photos)
 
 
-@pytest.mark.parametrize(
-    ("angles", "message"), [((), "not be empty"), ((math.nan,), "finite"), ((10.0, 10.0), "differ")]
-)
-def test_bad_angles(angles: tuple[float, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("angles", [(), (0.0, math.nan), (90.0, 90.0)])
+def test_bad_angles(angles: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="angles must be different finite numbers of degrees, at least one"):
         EquivarianceSettings(angles=angles)
 
 

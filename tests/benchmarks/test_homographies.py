@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.dots import DOTS, SIZE, TIMES, Stub, assert_same, dots, draw, make_run, table_rows
+from benchmarks.dots import DOTS, SIZE, Stub, dots, draw, make_run, table_rows
 from steerers.benchmarks import homographies, report
 from steerers.benchmarks.homographies import (
     LAYOUTS,
@@ -23,8 +23,7 @@ from steerers.benchmarks.homographies import (
     list_pairs,
 )
 from steerers.benchmarks.metrics import apply
-from steerers.benchmarks.pairs import ROTATIONS, Rotation, hash_pairs, rotate_pairs
-from steerers.benchmarks.predict import ViewSettings
+from steerers.benchmarks.predict import ROTATIONS, Rotation, ViewSettings, hash_pairs, rotate_pairs
 from steerers.benchmarks.runs import Run
 from steerers.geometry import rotation_about_centre
 
@@ -176,14 +175,6 @@ def test_features_are_shared_by_runs_of_one_extractor(data: Path) -> None:
     assert rows[3]["precision"] < 0.5  # descriptions that rotate with the image, matched as if they did not
 
 
-def test_tta_of_jointly_rotated_images(data: Path) -> None:
-    stub = Stub()
-    (row,) = summary([make_run(stub, "tta", order=4)], list_pairs(LAYOUTS["oxford"], data), "joint")
-    assert row["precision"] == 1.0
-    assert row["auc"]["3"] > 0.999
-    assert stub._calls == 3 * 4 + 3 * COUNT  # what the first image gives is kept for its other pairs
-
-
 def test_two_runs_of_one_label_are_refused(data: Path) -> None:
     pairs = list_pairs(LAYOUTS["oxford"], data)
     with pytest.raises(ValueError, match="'stub' is named twice"):
@@ -192,24 +183,6 @@ def test_two_runs_of_one_label_are_refused(data: Path) -> None:
         OXFORD.run([], pairs)
     with pytest.raises(ValueError, match="pairs must not be empty"):
         OXFORD.run([make_run()], [])
-
-
-def test_kept_predictions_serve_another_estimator(data: Path, tmp_path: Path) -> None:
-    pairs, cache = list_pairs(LAYOUTS["oxford"], data), tmp_path / "cache"
-    stub = Stub(2.0)
-    runs = [make_run(stub, label="a:b/c"), make_run(Stub(blind=True), "dual-softmax", "blind")]
-    made = {"device": "here"}
-    first = OXFORD.run(runs, pairs, "fixed", cache=cache, made=made)
-    calls = stub._calls
-    strict = HomographyEstimator(threshold=0.5)
-    again = OXFORD.run(runs, pairs, "fixed", cache=cache, options=strict, made={"device": "there"})
-    assert stub._calls == calls
-    assert again.rows[0].predictions.made == made
-    for before, after in zip(first.rows, again.rows, strict=True):
-        for one, other in zip(before.predictions.pairs, after.predictions.pairs, strict=True):
-            assert_same(one, other)
-            assert [getattr(one, name) for name in TIMES] == [getattr(other, name) for name in TIMES]
-    assert sorted(len(list(folder.iterdir())) for folder in cache.iterdir()) == [COUNT, COUNT]
 
 
 # Reading --------------------------------------------------------------------------------------------------------------
@@ -327,8 +300,8 @@ def test_report_holds_what_a_reader_needs(data: Path) -> None:
 def test_the_runner_imports_where_little_is_installed() -> None:
     code = (
         "import sys; sys.modules |= dict.fromkeys(('tqdm', 'cv2', 'safetensors', 'poselib', 'h5py')); "
-        "from steerers.benchmarks import homographies, metrics, pairs, report, roto, two_view; "
-        "print(len(pairs.ROTATIONS))"
+        "from steerers.benchmarks import homographies, metrics, predict, report, roto, two_view; "
+        "print(len(predict.ROTATIONS))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "7", done.stderr

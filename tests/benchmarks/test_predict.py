@@ -16,11 +16,20 @@ from torch import Tensor
 
 from benchmarks.dots import IMAGES, SIZE, Stub, assert_same, draw_collection, make_run, predict_all
 from helpers import detect_image
-from steerers.benchmarks import predict
-from steerers.benchmarks.pairs import Pair
-from steerers.benchmarks.predict import Recent, ViewSettings, count_bytes, fit_size, load_at, resize
+from steerers.benchmarks import predict, speed
+from steerers.benchmarks.predict import (
+    ROTATIONS,
+    Pair,
+    Recent,
+    ViewSettings,
+    choose,
+    count_bytes,
+    fit_size,
+    load_at,
+    resize,
+    rotate_pairs,
+)
 from steerers.benchmarks.runs import Run, load_runs
-from steerers.benchmarks.speed import measure
 from steerers.features import Keypoints
 from steerers.geometry import transform_points
 from steerers.images.load import Image, ImageError, load_image
@@ -148,11 +157,6 @@ def test_a_broken_image_is_named(tmp_path: Path) -> None:
         load_at(tmp_path / "b.png", ViewSettings(short_side=100))
 
 
-def test_settings_refuse_no_side_at_all() -> None:
-    with pytest.raises(ValueError, match="short_side must be at least 1 pixel, got 0"):
-        ViewSettings(short_side=0)
-
-
 def test_an_image_of_the_right_size_stays() -> None:
     image = load_image(blob((60, 40), (0.5, 0.5)))
     assert resize(image, 40) is image
@@ -239,7 +243,7 @@ def test_where_some_fit_what_was_used_last_is_used_first(pairs: list[Pair], monk
 
 def test_every_pair_counts_the_seconds_of_its_own_images(pairs: list[Pair], monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow()
-    monkeypatch.setattr(measure, "now", lambda _: slow._clock)
+    monkeypatch.setattr(speed, "now", lambda _: slow._clock)
     (found,) = predict_all([make_run(slow)], pairs)
     order = dict.fromkeys(path for pair in pairs for path in (pair.image0, pair.image1))
     seconds = {path: 1.0 + k for k, path in enumerate(order)}
@@ -276,3 +280,31 @@ def test_without_tqdm_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
     items = [1, 2]
     assert predict.progress(items, "counting") is items
+
+
+# Pairs ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_rotations_of_every_mode() -> None:
+    pairs = [Pair(str(k), "s", Path("a"), Path("b")) for k in range(8)]
+    rotations = {
+        rotation: [(p.rotation0, p.rotation1) for p in rotate_pairs(pairs, rotation)] for rotation in ROTATIONS
+    }
+    assert rotations["upright"] == [(0, 0)] * 8
+    assert rotations["fixed"] == [(0, t) for t in (40, 90, 140, 190, 240, 290, 340, 30)]
+    assert rotations["quarter"] == [(0, 90), (0, 180), (0, 270)] * 8
+    assert rotations["joint"] == [(90, 90), (180, 180), (270, 270)] * 8
+    assert rotations["c4"] == [(0, t) for t in (0, 90, 180, 270, 0, 90, 180, 270)]
+    assert rotations["so2"] == [(0, t) for t in (0, 10, 20, 30, 40, 50, 60, 70)]
+    assert rotate_pairs(pairs * 5, "so2")[37].rotation1 == 10
+    assert rotations["all"] == [(0, t) for t in range(0, 360, 10)] * 8
+    with pytest.raises(ValueError, match="unknown rotation 'no-such'; use one of upright, fixed"):
+        rotate_pairs(pairs, "no-such")  # type: ignore[arg-type]
+
+
+def test_sequences_are_chosen_in_the_order_that_is_asked_for() -> None:
+    found = {name: Path(name) for name in "abc"}
+    assert choose(found, None, Path("data")) == found
+    assert list(choose(found, ["c", "a", "c"], Path("data"))) == ["c", "a"]
+    with pytest.raises(ValueError, match="data has no scene 'd'; it has a, b, c"):
+        choose(found, ["a", "d"], Path("data"), "scene")

@@ -14,7 +14,7 @@ from benchmarks.dots import DOTS, PHOTOGRAPH, Stub, dots, draw, make_run, table_
 from steerers.benchmarks import report, roto
 from steerers.benchmarks.metrics import apply
 from steerers.benchmarks.predict import ViewSettings
-from steerers.benchmarks.roto import ROTO_360, RotoOptions, list_pairs, make_data
+from steerers.benchmarks.roto import ROTO_360, list_pairs, make_data
 
 SIZE = (160, 160)
 ANGLES = (0, 30, 140, 250)
@@ -107,9 +107,7 @@ def test_report(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_report_of_made_data_says_so(data: Path) -> None:
-    text = ROTO_360.make_report(
-        [ROTO_360.run([make_run()], list_pairs(data))], {}, options=RotoOptions(like=True)
-    ).to_markdown()
+    text = ROTO_360.make_report([ROTO_360.run([make_run()], list_pairs(data))], {}, options=roto.LIKE).to_markdown()
     assert "### Roto-360-like\n" in text
     assert "not comparable with published numbers" in text
 

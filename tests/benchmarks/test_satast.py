@@ -11,8 +11,7 @@ import pytest
 
 from benchmarks.dots import table_rows
 from steerers.benchmarks.metrics import apply
-from steerers.benchmarks.pairs import hash_pairs
-from steerers.benchmarks.predict import ViewSettings
+from steerers.benchmarks.predict import ViewSettings, hash_pairs
 from steerers.benchmarks.runs import Run, load_runs
 from steerers.benchmarks.satast import SAT_AST, AnnotatedPair, NormalisedEstimator, list_pairs, measure_pair, summarise
 from terrain import make_prediction, make_terrain, save, view_of

@@ -13,8 +13,7 @@ import pytest
 from torch import Tensor
 
 from benchmarks.dots import IMAGES, Stub, assert_same, dots, draw, draw_collection, make_run, predict_all
-from steerers.benchmarks.pairs import Pair
-from steerers.benchmarks.predict import ViewSettings
+from steerers.benchmarks.predict import Pair, ViewSettings
 from steerers.benchmarks.runs import Run
 from steerers.benchmarks.store import predict_or_load
 from steerers.features import Keypoints

@@ -93,15 +93,9 @@ def test_sat_ast(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["aims", "--data", "nowhere"], "there is no manifest nowhere/manifest.csv; get the Astronaut Image"),
         (["aims", "--data", "DATA", "--short-side", "0"], "'0' is not a whole number of at least 1"),
         (["aims", "--data", "DATA", "--threshold", "-1"], "threshold must be positive"),
-        (["aims", "--data", "DATA", "--models", "no-such"], "unknown model 'no-such'"),
         (["sat-ast", "--data", "nowhere"], "there is no folder nowhere; get https://github.com/georg-bn/satast"),
-        (["sat-ast", "--data", "DATA", "--rotation", "sideways"], "unknown rotation 'sideways'"),
         (["sat-ast", "--data", "DATA", "--threshold", "0"], "threshold must be positive"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    data: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert_refused(
-        capsys, ["eval", *(str(data) if argument == "DATA" else argument for argument in arguments)], message
-    )
+def test_bad_input_is_one_line_and_exit_code_2(data: Path, arguments: list[str], message: str) -> None:
+    assert_refused(["eval", *(str(data) if argument == "DATA" else argument for argument in arguments)], message)

@@ -63,7 +63,5 @@ def test_a_report_with_a_histogram(flight: Path, tmp_path: Path) -> None:
         (["--threshold", "0"], "threshold must be positive"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    flight: Path, capsys: pytest.CaptureFixture[str], extra: list[str], message: str
-) -> None:
-    assert_refused(capsys, ["eval", "collections", "--data", str(flight), *QUICK, *extra], message)
+def test_bad_input_is_one_line_and_exit_code_2(flight: Path, extra: list[str], message: str) -> None:
+    assert_refused(["eval", "collections", "--data", str(flight), *QUICK, *extra], message)

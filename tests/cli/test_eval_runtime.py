@@ -49,7 +49,6 @@ def test_without_weights_and_without_the_paper(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--models", "no-such"], "unknown model 'no-such'"),
         (["--models", "orb:tta"], "cannot time 'orb:tta': give models by name"),
         (["--models", "no-such", "--random-weights"], "unknown model 'no-such'"),
         (["--strategies", "no-such"], "unknown strategy 'no-such'"),
@@ -58,12 +57,8 @@ def test_without_weights_and_without_the_paper(capsys: pytest.CaptureFixture[str
         (["--random-weights", "--weights", "w.pth"], "exclude each other"),
         (["--size", "8"], "size must be at least 32"),
         (["--warm-up", "-1"], "warm_up must be at least 0"),
-        (["--device", "no-such"], "unknown device"),
         (["--repeats", "0"], "'0' is not a whole number of at least 1"),
-        (["--json", "no-such-folder/out.json"], "there is no folder no-such-folder"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], extra: list[str], message: str
-) -> None:
-    assert_refused(capsys, ["eval", "runtime", "--models", "orb", *QUICK, *extra], message)
+def test_bad_input_is_one_line_and_exit_code_2(extra: list[str], message: str) -> None:
+    assert_refused(["eval", "runtime", "--models", "orb", *QUICK, *extra], message)

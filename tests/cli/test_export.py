@@ -73,6 +73,6 @@ def test_options_reach_the_exporter(
         (["compact", "--num-keypoints", "0"], "'0' is not a whole number of at least 1"),
     ],
 )
-def test_refusals(elsewhere: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
-    assert_refused(capsys, ["export", *arguments], message)
+def test_refusals(elsewhere: Path, arguments: list[str], message: str) -> None:
+    assert_refused(["export", *arguments], message)
     assert not list(elsewhere.iterdir())

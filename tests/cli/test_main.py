@@ -126,7 +126,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def load(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("steerers.pipeline.load", load)
+    monkeypatch.setattr("steerers.cli.match.load", load)
 
 
 @pytest.mark.parametrize(

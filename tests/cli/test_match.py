@@ -10,8 +10,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -19,8 +20,7 @@ import pytest
 import torch
 from PIL.Image import Transpose
 
-from helpers import EXAMPLES
-from steerers.cli import main
+from helpers import EXAMPLES, Ran, run_command
 from steerers.geometry import rotation_about_centre, transform_points
 from steerers.models.classical import UprightSift
 
@@ -35,30 +35,14 @@ KEYS = {
 }  # fmt: skip
 
 
-class Ran(NamedTuple):
-    """What a command line left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
 Run = Callable[..., Ran]
 Matched = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run() -> Run:
     """Run ``steerers match`` in this process."""
-
-    def call(*arguments: str | Path) -> Ran:
-        try:
-            code: Any = main(["match", *map(str, arguments)])
-        except SystemExit as stopped:
-            code = stopped.code
-        return Ran(code, *capsys.readouterr())
-
-    return call
+    return partial(run_command, "match")
 
 
 @pytest.fixture
@@ -287,14 +271,6 @@ def test_exif(matched: Matched, files: Path, tmp_path: Path) -> None:
     assert np.mean(moved(applied, truth) < 0.5) > 0.9
 
 
-@pytest.mark.parametrize("model", ["sift", "orb"])
-def test_model(matched: Matched, files: Path, model: str) -> None:
-    report = matched(files / "good.png", files / "rotated_1.png", "--model", model)
-    assert (report["model"], report["strategy"]) == (model, "dual-softmax")
-    assert report["angle_deg"] is None
-    assert report["num_inliers"] > 100
-
-
 def test_numbers(matched: Matched, files: Path) -> None:
     pair = files / "good.png", files / "rotated_1.png"
     assert matched(*pair, "--num-keypoints", "40")["num_matches"] <= 40
@@ -371,11 +347,9 @@ def test_no_keypoints_where_transparent(matched: Matched, files: Path, tmp_path:
 
 
 def check_refused(ran: Ran, message: str) -> None:
-    assert ran.code == 2
-    assert ran.out == ""
+    assert (ran.code, ran.out) == (2, "")
     assert re.fullmatch(r"steerers( match)?: [^\n]+\n", ran.err), ran.err
     assert message in ran.err
-    assert "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -473,17 +447,6 @@ def test_unknown_kinds_of_pictures(run: Run, files: Path, out: Path, name: str) 
     assert os.listdir(out) == []
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_read_only_folder(run: Run, files: Path, out: Path) -> None:
-    out.chmod(0o555)
-    try:
-        ran = run(files / "good.png", files / "good.png", "--json", out / "m.json")
-        check_refused(ran, f"cannot write {out / 'm.json'}: Permission denied")
-        assert os.listdir(out) == []
-    finally:
-        out.chmod(0o755)
-
-
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that nobody can write to")
 def test_folder_that_takes_no_files(run: Run, files: Path) -> None:
     check_refused(run(files / "good.png", files / "good.png", "--json", "/proc/m.json"), "cannot write /proc/m.json: ")
@@ -500,22 +463,16 @@ def test_nan_descriptions(run: Run, files: Path, out: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("model", ["upright-sift", "sift", "orb"])
-def test_more_keypoints_than_there_can_be(matched: Matched, files: Path, model: str) -> None:
+def test_model_with_more_keypoints_than_there_can_be(matched: Matched, files: Path, model: str) -> None:
     """It is a limit, not a demand: what there is comes back."""
-    report = matched(files / "good.png", files / "good.png", "--model", model, "--num-keypoints", str(2**31 - 1))
+    report = matched(files / "good.png", files / "rotated_1.png", "--model", model, "--num-keypoints", str(2**31 - 1))
+    assert report["model"] == model
     assert report["num_inliers"] > 100
+    if model != "upright-sift":
+        assert (report["strategy"], report["angle_deg"]) == ("dual-softmax", None)
 
 
 # Whole files or none --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bad", [["missing.jpg"], ["truncated.jpg"], ["good.png", "--strategy", "procrustes"]])
-def test_existing_output_survives_a_failing_run(run: Run, files: Path, out: Path, bad: list[str]) -> None:
-    for name in ("m.png", "m.json"):
-        (out / name).write_bytes(b"precious")
-    outputs = "--out", out / "m.png", "--json", out / "m.json"
-    check_refused(run(files / "good.png", files / bad[0], *bad[1:], *outputs), "")
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == {"m.png": b"precious", "m.json": b"precious"}
 
 
 @pytest.mark.parametrize("name", ["m.png", "m.json"])
@@ -549,22 +506,10 @@ def test_names_that_are_not_text(run: Run, files: Path, out: Path) -> None:
 # In a process of its own ----------------------------------------------------------------------------------------------
 
 
-def in_process(*arguments: str | Path) -> Ran:
+def test_process_works(files: Path, out: Path) -> None:
+    arguments = [files / "good.png", files / "rotated_1.png", *QUICK, "--out", out / "m.jpg", "--json", out / "m.json"]
     command = [sys.executable, "-m", "steerers", "match", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return Ran(done.returncode, done.stdout, done.stderr)
-
-
-def test_process_works(files: Path, out: Path) -> None:
-    ran = in_process(
-        files / "good.png", files / "rotated_1.png", *QUICK, "--out", out / "m.jpg", "--json", out / "m.json"
-    )
-    assert (ran.code, ran.err) == (0, "")
-    assert re.search(r"rotated by (89\.\d|90\.\d) degrees", ran.out)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"rotated by (89\.\d|90\.\d) degrees", done.stdout)
     assert sorted(os.listdir(out)) == ["m.jpg", "m.json"]
-
-
-def test_process_refuses_in_one_line(files: Path, out: Path) -> None:
-    ran = in_process(files / "good.png", files / "truncated.jpg", "--out", out / "m.png", "--json", out / "m.json")
-    check_refused(ran, f"cannot read image {files / 'truncated.jpg'}: image file is truncated")
-    assert os.listdir(out) == []

@@ -220,10 +220,3 @@ def test_data_that_is_not_there(
     assert spectrum(run, "--data", tmp_path / "nowhere", "--device", "teapot") == 2
     output = capsys.readouterr()
     assert (output.out, output.err.count("\n"), "teapot" in output.err) == ("", 1, True)
-
-
-def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        spectrum("--help")
-    assert ended.value.code == 0
-    assert "steerers spectrum runs/c4-perm" in capsys.readouterr().out

@@ -84,7 +84,7 @@ def config(workplace: Path) -> Path:
 def run(*words: object) -> int:
     """The command, as the whole command line would run it; bad input raises."""
     parser = Parser(prog="steerers")
-    train.add_to(parser.add_subparsers(parser_class=Parser))
+    train.COMMAND.add_to(parser.add_subparsers(parser_class=Parser))
     arguments: argparse.Namespace = parser.parse_args(["train", *map(str, words)])
     return int(arguments.run(arguments))
 

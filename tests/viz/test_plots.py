@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from steerers.viz import plots
+from steerers.viz.plots import by_rotation, draw_run
 
 
 @pytest.fixture
@@ -113,3 +114,32 @@ def test_bars_stack_from_the_top_down(tmp_path: Path, drawn: list[Any]) -> None:
 def test_nothing_to_draw(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nothing to draw for p\.png"):
         plots.curves(tmp_path / "p.png", {}, xlabel="x", ylabel="y")
+
+
+# Training runs --------------------------------------------------------------------------------------------------------
+
+ENTRIES: list[dict[str, Any]] = [
+    {"step": 1, "loss": 3.0, "keypoints": 2.0, "learning_rate": 1.0, "gradient": 1.0, "data_ms": 5.0, "seconds": 1.0},
+    {"step": 2, "loss": 2.0, "nll": 1.5, "wait_ms": 1.0},
+    {"step": 2, "validation": {"nll": 4.0, "nll@0": 4.0, "accuracy": 0.5, "accuracy@0": 0.6, "accuracy@90": 0.4}},
+    {"step": 4, "validation": {"nll": 3.0, "accuracy@90": 0.5}, "ended": "finished"},
+]
+
+
+def test_losses_and_measures_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(plots, "curves", lambda path, curves, **options: drawn.update({path.name: curves}))
+    assert draw_run(ENTRIES, tmp_path) == ["losses.png", "accuracy.png"]
+    assert drawn["losses.png"] == {
+        "loss": ([1, 2], [3.0, 2.0]),
+        "keypoints": ([1], [2.0]),
+        "nll": ([2], [1.5]),
+        "nll, held out": ([2, 4], [4.0, 3.0]),
+    }
+    assert drawn["accuracy.png"] == {"accuracy, 0°": ([2], [0.6]), "accuracy, 90°": ([2, 4], [0.4, 0.5])}
+    assert draw_run([], tmp_path) == []
+
+
+def test_measures_by_rotation() -> None:
+    assert by_rotation(ENTRIES[2]["validation"], "accuracy") == {0: 0.6, 90: 0.4}
+    assert by_rotation({"accuracy": 0.5}, "accuracy") == {}

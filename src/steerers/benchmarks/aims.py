@@ -16,27 +16,20 @@ The order of columns is free, and further ones are ignored.
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from steerers.benchmarks.benchmark import (
-    COSTS,
-    PairBenchmark,
-    Result,
-    by_sequence,
-)
+from steerers._console import Option
+from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, by_sequence
 from steerers.benchmarks.homographies import HomographyEstimator
-from steerers.benchmarks.metrics import PrecisionRecall, precision_recall
-from steerers.benchmarks.pairs import Pair
-from steerers.benchmarks.predict import Prediction
+from steerers.benchmarks.metrics import PrecisionRecall, mean, precision_recall
+from steerers.benchmarks.predict import Pair, Prediction
 from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Draw, TableRow, failed_fraction, number, percent
 from steerers.viz import plots
 
@@ -75,77 +68,61 @@ def read_manifest(path: Path) -> list[AimsPair]:
     """
     if not path.is_file():
         raise ValueError(f"there is no manifest {path}; {HELP}")
-    reader = _Reader(path)
+    found: dict[str, dict[str, tuple[int, AimsPair]]] = {}  # line and pair by query and candidate
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, strict=True)
-            reader.read_header(next(rows, []))
-            for row in rows:
-                if row:
-                    reader.read(rows.line_num, row)
+            header = [name.strip() for name in next(rows, [])]
+            lacking = [name for name in MANIFEST_COLUMNS if name not in header]
+            if lacking:
+                raise ValueError(f"{path}, line 1: the header lacks {', '.join(lacking)}; {HELP}")
+            for row in filter(None, rows):
+                where = f"{path}, line {rows.line_num}"
+                if len(row) != len(header):
+                    raise ValueError(f"{where}: {len(row)} fields, but the header has {len(header)}")
+                fields = {name: value.strip() for name, value in zip(header, row, strict=True)}
+                try:
+                    _add(found, rows.line_num, _read_pair(path.parent, fields))
+                except ValueError as error:
+                    raise ValueError(f"{where}: {error}") from None
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a CSV file in UTF-8 ({error})") from error
-    pairs = [pair for group in reader.by_query.values() for pair in group]
+    pairs = [pair for group in found.values() for _, pair in group.values()]
     if not any(pair.positive for pair in pairs):
         raise ValueError(f"{path} lists {len(pairs)} pairs and no positive one; average precision needs some")
     return pairs
 
 
-class _Reader:
-    """The lines of a manifest so far, to check the next against."""
+def _read_pair(folder: Path, fields: dict[str, str]) -> AimsPair:
+    query, candidate, positive, split = (fields[name] for name in MANIFEST_COLUMNS)
+    if positive not in ("0", "1"):
+        raise ValueError(f"positive must be 0 or 1, got {positive!r}")
+    if split not in get_args(AimsSplit):
+        raise ValueError(f"split must be {' or '.join(get_args(AimsSplit))}, got {split!r}")
+    for column in ("query", "candidate"):
+        if not fields[column]:
+            raise ValueError(f"{column} is empty")
+        if not (folder / fields[column]).is_file():
+            raise ValueError(f"there is no {column} {folder / fields[column]}")
+    return AimsPair(
+        f"{query} {candidate}",
+        query,
+        folder / query,
+        folder / candidate,
+        positive=positive == "1",
+        split="north-up" if split == "north-up" else "others",
+    )
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.folder = path, path.parent
-        self.positions: list[int] = []  # of our columns
-        self.lines: dict[str, int] = {}  # of pairs, by name
-        self.by_query: dict[str, list[AimsPair]] = {}
-        self.files: dict[str, Path] = {}
 
-    def read_header(self, header: Sequence[str]) -> None:
-        names = [name.strip() for name in header]
-        lacking = [name for name in MANIFEST_COLUMNS if name not in names]
-        if lacking:
-            raise ValueError(f"{self.path}, line 1: the header lacks {', '.join(lacking)}; {HELP}")
-        self.width = len(names)
-        self.positions = [names.index(name) for name in MANIFEST_COLUMNS]
-
-    def read(self, line: int, row: Sequence[str]) -> None:
-        where = f"{self.path}, line {line}"
-        if len(row) != self.width:
-            raise ValueError(f"{where}: {len(row)} fields, but the header has {self.width}")
-        query, candidate, positive, split = (row[position].strip() for position in self.positions)
-        if positive not in ("0", "1"):
-            raise ValueError(f"{where}: positive must be 0 or 1, got {positive!r}")
-        if split not in get_args(AimsSplit):
-            raise ValueError(f"{where}: split must be {' or '.join(get_args(AimsSplit))}, got {split!r}")
-        name = f"{query} {candidate}"
-        pair = AimsPair(
-            name,
-            query,
-            self._file(where, "query", query),
-            self._file(where, "candidate", candidate),
-            positive=positive == "1",
-            split="north-up" if split == "north-up" else "others",
-        )
-        if name in self.lines:
-            raise ValueError(f"{where}: the same query and candidate as in line {self.lines[name]}")
-        others = self.by_query.setdefault(query, [])
-        if others and others[0].split != split:
-            raise ValueError(
-                f"{where}: {query} is {split} here but {others[0].split} in line {self.lines[others[0].name]}"
-            )
-        self.lines[name] = line
-        others.append(pair)
-
-    def _file(self, where: str, column: str, written: str) -> Path:
-        if not written:
-            raise ValueError(f"{where}: {column} is empty")
-        if written not in self.files:
-            path = self.folder / written
-            if not path.is_file():
-                raise ValueError(f"{where}: there is no {column} {path}")
-            self.files[written] = path
-        return self.files[written]
+def _add(found: dict[str, dict[str, tuple[int, AimsPair]]], line: int, pair: AimsPair) -> None:
+    """Beside the pairs of the same photograph, none of which may be the same or of another split."""
+    others = found.setdefault(pair.sequence, {})
+    if pair.name in others:
+        raise ValueError(f"the same query and candidate as in line {others[pair.name][0]}")
+    for first_line, first in list(others.values())[:1]:
+        if first.split != pair.split:
+            raise ValueError(f"{pair.sequence} is {pair.split} here but {first.split} in line {first_line}")
+    others[pair.name] = line, pair
 
 
 # Measuring ------------------------------------------------------------------------------------------------------------
@@ -181,17 +158,13 @@ def measure_pair(pair: AimsPair, prediction: Prediction, estimator: HomographyEs
 
 def curves_of(found: Sequence[AimsOutcome]) -> dict[str, PrecisionRecall | None]:
     """The curve of each of :data:`GROUPS`; ``None`` for one without positive pairs."""
-    groups = {
-        "north-up": [outcome for outcome in found if outcome.split == "north-up"],
-        "all-others": [outcome for outcome in found if outcome.split == "others"],
-        "all": list(found),
-    }
-    return {name: _curve(group) for name, group in groups.items()}
-
-
-def _curve(found: Sequence[AimsOutcome]) -> PrecisionRecall | None:
-    positive = [outcome.positive for outcome in found]
-    return precision_recall([outcome.num_inliers for outcome in found], positive) if any(positive) else None
+    curves: dict[str, PrecisionRecall | None] = {}
+    for name in GROUPS:
+        group = [outcome for outcome in found if name == "all" or name.removeprefix("all-") == outcome.split]
+        positive = [outcome.positive for outcome in group]
+        scores = [outcome.num_inliers for outcome in group]
+        curves[name] = precision_recall(scores, positive) if any(positive) else None
+    return curves
 
 
 def summarise(found: Sequence[AimsOutcome]) -> TableRow:
@@ -201,8 +174,8 @@ def summarise(found: Sequence[AimsOutcome]) -> TableRow:
         "num_failed": sum(outcome.failed for outcome in found),
         "ap": {name: curve and curve.average_precision for name, curve in curves_of(found).items()},
         "num_positive": len(inliers[True]),
-        "num_inliers_positive": fmean(inliers[True]) if inliers[True] else None,
-        "num_inliers_negative": fmean(inliers[False]) if inliers[False] else None,
+        "num_inliers_positive": mean(inliers[True]),
+        "num_inliers_negative": mean(inliers[False]),
     }
 
 
@@ -255,13 +228,6 @@ def _plot(result: AimsResult, group: str, path: Path) -> None:
     )
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--manifest", type=Path, metavar="FILE", help="the manifest (default: manifest.csv in DIR)")
-    parser.add_argument(
-        "--threshold", type=float, default=5.0, metavar="PX", help="of the estimator's inliers (default: %(default)s)"
-    )
-
-
 AIMS = PairBenchmark(
     name="aims",
     help="which satellite images show an astronaut's photograph (AIMS)",
@@ -281,7 +247,10 @@ manifest.csv in the folder lists the pairs, paths from its folder, positive 1 if
     max_size=None,
     short_side=576,
     paper=("aims", ""),
-    add_options=_add_options,
+    own_options=(
+        Option("--manifest", "the manifest (default: manifest.csv in DIR)", Path, "FILE"),
+        Option("--threshold", "of the estimator's inliers (default: %(default)s)", float, "PX", 5.0),
+    ),
     list_pairs=lambda arguments: read_manifest(arguments.manifest or arguments.data / MANIFEST),
     options=paper_estimator(),
     read_options=lambda arguments: paper_estimator(arguments.threshold, arguments.seed),

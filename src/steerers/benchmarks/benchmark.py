@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -22,22 +23,33 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from steerers.benchmarks.pairs import ROTATIONS, AnyPair, Pair, Rotation, hash_pairs, rotate_pairs
-from steerers.benchmarks.predict import Observer, Prediction, Predictions, ViewSettings
+from steerers._console import Option, Options, names, progress
+from steerers.benchmarks.predict import (
+    ROTATIONS,
+    AnyPair,
+    Observer,
+    Pair,
+    Prediction,
+    Predictions,
+    Rotation,
+    ViewSettings,
+    hash_pairs,
+    rotate_pairs,
+)
 from steerers.benchmarks.report import Column, Draw, Report, Table, TableRow, environment, paper_rows
 from steerers.benchmarks.runs import MAX_SIZE, Run, describe_matching, load_runs
 from steerers.benchmarks.store import predict_or_load
 from steerers.viz import plots
-from steerers.viz.progress import progress
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 COSTS = "s/image is extraction, images/pair how often it runs, s/pair matching."
 """What the columns of costs mean, for a report's description."""
+SEQUENCES = Option("--sequences", "names of the sequences (default: all)", names, "LIST")
 AnyOutcome = TypeVar("AnyOutcome", bound="DataclassInstance")
 """What a benchmark measures of one pair."""
-Options = TypeVar("Options")
+AnyOptions = TypeVar("AnyOptions")
 """What a benchmark measures with: an estimator and its threshold, say."""
 
 
@@ -57,7 +69,7 @@ class Benchmark(ABC):
         keeps_matches: whether it has matches to keep, so that there are options for where.
         rotations: the default of ``--rotation``, with commas between; ``None`` leaves it out.
         rotates: whether it rotates images, so that corners are black and ``--mask-corners`` makes a difference.
-        add_options: adds options of its own to the parser.
+        own_options: those that no other benchmark has.
         instead: what the command does instead where an option says so, and the line that it prints.
     """
 
@@ -75,7 +87,7 @@ class Benchmark(ABC):
     keeps_matches: bool = False
     rotations: str | None = None
     rotates: bool = False
-    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    own_options: Options = ()
     instead: Callable[[argparse.Namespace], str | None] = lambda arguments: None
 
     @abstractmethod
@@ -120,12 +132,12 @@ class Evaluation(Generic[AnyPair, AnyOutcome]):
 
 
 @dataclass(frozen=True, eq=False)
-class Result(Generic[AnyPair, AnyOutcome, Options]):
+class Result(Generic[AnyPair, AnyOutcome, AnyOptions]):
     """All that a benchmark measured, and how, for its report."""
 
     benchmark: str
     evaluations: list[Evaluation[AnyPair, AnyOutcome]]
-    options: Options
+    options: AnyOptions
     views: ViewSettings
     has_paper: bool
 
@@ -144,14 +156,8 @@ class Result(Generic[AnyPair, AnyOutcome, Options]):
         side = "longest" if self.views.short_side is None else "shortest"
         (pixels,) = self.views.describe_size().values()
         rotated = f", corners of rotated images {self.corners}" if corners else ""
-        return (
-            f"At most {', '.join(map(str, self.num_keypoints))} keypoints an image, {side} side {pixels} px{rotated}."
-        )
-
-
-def by_rotation(pair: Pair) -> str:
-    """The group of a pair where results are given for each rotation."""
-    return str(pair.rotation1)
+        most = ", ".join(map(str, self.num_keypoints))
+        return f"At most {most} keypoints an image, {side} side {pixels} px{rotated}."
 
 
 def by_sequence(pair: Pair) -> str:
@@ -160,7 +166,7 @@ def by_sequence(pair: Pair) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, Options]):
+class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, AnyOptions]):
     """A benchmark that matches pairs of images and measures each from its matches.
 
     Attributes:
@@ -184,27 +190,29 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, Options]):
 
     keeps_matches: bool = True
     list_pairs: Callable[[argparse.Namespace], list[AnyPair]]
-    options: Options
-    read_options: Callable[[argparse.Namespace], Options]
+    options: AnyOptions
+    read_options: Callable[[argparse.Namespace], AnyOptions]
     rotation: Rotation = "upright"
-    measure: Callable[[AnyPair, Prediction, Options], AnyOutcome]
+    measure: Callable[[AnyPair, Prediction, AnyOptions], AnyOutcome]
     observe: Observer[AnyPair] | None = None
     summarise: Callable[[Sequence[AnyOutcome]], TableRow]
     columns: tuple[Column, ...]
-    describe: Callable[[Result[AnyPair, AnyOutcome, Options]], str]
-    settings: Callable[[Options], dict[str, Any]]
-    title: Callable[[Options], str] | None = None
+    describe: Callable[[Result[AnyPair, AnyOutcome, AnyOptions]], str]
+    settings: Callable[[AnyOptions], dict[str, Any]]
+    title: Callable[[AnyOptions], str] | None = None
     groups: Mapping[str, Callable[[AnyPair], str]] = field(
-        default_factory=lambda: {"by_rotation": by_rotation, "by_sequence": by_sequence}
+        default_factory=lambda: {"by_rotation": lambda pair: str(pair.rotation1), "by_sequence": by_sequence}
     )
     facts: Callable[[Sequence[AnyPair]], dict[str, Any]] = lambda pairs: {}
     more_tables: Callable[[Table], list[Table]] = lambda table: []
-    plots: Callable[[Result[AnyPair, AnyOutcome, Options]], dict[str, Draw]]
-    comparable: Callable[[Options], bool] = lambda options: True
+    plots: Callable[[Result[AnyPair, AnyOutcome, AnyOptions]], dict[str, Draw]]
+    comparable: Callable[[AnyOptions], bool] = lambda options: True
 
     def evaluate(self, arguments: argparse.Namespace, device: torch.device) -> Report:
         """List the pairs, match them under every rotation that is asked for, measure and report."""
-        options, views = self.read_options(arguments), _read_views(arguments)
+        options = self.read_options(arguments)
+        asked = {name: getattr(arguments, name, default) for name, default in asdict(ViewSettings()).items()}
+        views = ViewSettings(**asked)
         pairs = self.list_pairs(arguments)
         runs = self.load_runs(arguments, device)
         made = environment(device)
@@ -222,7 +230,7 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, Options]):
         pairs: Sequence[AnyPair],
         rotation: Rotation = "upright",
         *,
-        options: Options | None = None,
+        options: AnyOptions | None = None,
         views: ViewSettings | None = None,
         cache: Path | None = None,
         made: dict[str, Any] | None = None,
@@ -235,30 +243,20 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, Options]):
         """
         rotated = rotate_pairs(pairs, rotation)
         predictions = predict_or_load(runs, rotated, views, self.observe, cache=cache, made=made)
-        rows = [
-            RunOutcomes(run, found, self._measure_all(run.label, rotated, found, options or self.options))
-            for run, found in zip(runs, predictions, strict=True)
-        ]
+        rows = []
+        for run, found in zip(runs, predictions, strict=True):
+            with ThreadPoolExecutor() as pool:  # the estimators work beside Python, so several at once
+                outcomes = pool.map(self.measure, rotated, found.pairs, repeat(options or self.options))
+                shown = progress(outcomes, f"estimating {run.label}", total=len(rotated))
+                rows.append(RunOutcomes(run, found, list(shown)))
         return Evaluation(rotation, rotated, rows)
-
-    def _measure_all(
-        self, label: str, pairs: Sequence[AnyPair], predictions: Predictions, options: Options
-    ) -> list[AnyOutcome]:
-        """Every pair of a run; the estimators work beside Python, so several at once."""
-
-        def measure(pair: AnyPair, prediction: Prediction) -> AnyOutcome:
-            return self.measure(pair, prediction, options)
-
-        with ThreadPoolExecutor() as pool:
-            found = pool.map(measure, pairs, predictions.pairs)
-            return list(progress(found, f"estimating {label}", total=len(pairs)))
 
     def make_report(
         self,
         evaluations: Sequence[Evaluation[AnyPair, AnyOutcome]],
         environment: dict[str, Any],
         *,
-        options: Options | None = None,
+        options: AnyOptions | None = None,
         views: ViewSettings | None = None,
         paper: bool = False,
     ) -> Report:
@@ -278,7 +276,7 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, Options]):
         return Report(self.name, self.describe(result), settings, environment, shown, self.plots(result))
 
     def _make_table(
-        self, evaluation: Evaluation[AnyPair, AnyOutcome], options: Options, printed: list[TableRow]
+        self, evaluation: Evaluation[AnyPair, AnyOutcome], options: AnyOptions, printed: list[TableRow]
     ) -> Table:
         rotation = evaluation.rotation
         title = f"{rotation}: {ROTATIONS[rotation]}" if self.title is None else self.title(options)
@@ -300,45 +298,28 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, Options]):
             "strategy": describe_matching(row.run.pipeline),
             "made": row.predictions.made,
             **self._summarise(cases),
-            **{name: self._grouped(cases, key) for name, key in self.groups.items()},
+            **{name: self._group(cases, key) for name, key in self.groups.items()},
             "pairs": [{**_describe_pair(pair, found), **asdict(outcome)} for pair, found, outcome in cases],
         }
 
-    def _grouped(
-        self, cases: Sequence[Case[AnyPair, AnyOutcome]], key: Callable[[AnyPair], str]
-    ) -> dict[str, TableRow]:
+    def _group(self, cases: Sequence[Case[AnyPair, AnyOutcome]], key: Callable[[AnyPair], str]) -> dict[str, TableRow]:
         groups: dict[str, list[Case[AnyPair, AnyOutcome]]] = {}
         for case in cases:
             groups.setdefault(key(case[0]), []).append(case)
         return {name: self._summarise(group) for name, group in groups.items()}
 
     def _summarise(self, cases: Sequence[Case[AnyPair, AnyOutcome]]) -> TableRow:
-        return {
-            **self.summarise([outcome for _, _, outcome in cases]),
-            **_summarise_costs([prediction for _, prediction, _ in cases]),
-        }
-
-
-def _read_views(arguments: argparse.Namespace) -> ViewSettings:
-    return ViewSettings(
-        max_size=getattr(arguments, "max_size", MAX_SIZE),
-        mask_corners=getattr(arguments, "mask_corners", False),
-        short_side=getattr(arguments, "short_side", None),
-    )
+        _, predictions, outcomes = zip(*cases, strict=True)
+        return {**self.summarise(outcomes), **_summarise_costs(predictions)}
 
 
 def _describe_pair(pair: Pair, prediction: Prediction) -> TableRow:
     """What every benchmark knows of a pair."""
+    costs = ("num_keypoints", "extractions", "extraction_seconds", "matching_seconds")
     return {
-        "name": pair.name,
-        "sequence": pair.sequence,
-        "rotation0": pair.rotation0,
-        "rotation1": pair.rotation1,
-        "num_keypoints": prediction.num_keypoints,
+        **{name: getattr(pair, name) for name in ("name", "sequence", "rotation0", "rotation1")},
+        **{name: getattr(prediction, name) for name in costs},
         "num_matches": len(prediction.matches),
-        "extractions": prediction.extractions,
-        "extraction_seconds": prediction.extraction_seconds,
-        "matching_seconds": prediction.matching_seconds,
     }
 
 
@@ -371,32 +352,33 @@ def check_seed(seed: int) -> None:
 
 
 def plot_errors(
-    result: Result[AnyPair, AnyOutcome, Any],
     name: str,
     errors: Callable[[AnyOutcome], Sequence[float]],
     *,
     limit: float,
     xlabel: str,
     ylabel: str = "pairs, per cent",
-) -> dict[str, Draw]:
-    """For each rotation what draws, for each run, the fraction of errors below each bound up to ``limit``.
+) -> Callable[[Result[AnyPair, AnyOutcome, Any]], dict[str, Draw]]:
+    """Plots for each rotation: for each run the fraction of errors below each bound up to ``limit``.
 
     Failures are infinite errors.
     """
 
-    def draw(evaluation: Evaluation[AnyPair, AnyOutcome], path: Path) -> None:
+    def draw(benchmark: str, evaluation: Evaluation[AnyPair, AnyOutcome], path: Path) -> None:
         plots.curves(
             path,
             {row.run.label: _recall([e for o in row.outcomes for e in errors(o)], limit) for row in evaluation.rows},
             xlabel=xlabel,
             ylabel=ylabel,
-            title=f"{result.benchmark}, {evaluation.rotation}",
+            title=f"{benchmark}, {evaluation.rotation}",
             step="post",
             xlim=(0.0, limit),
             ylim=(0.0, 100.0),
         )
 
-    return {f"{name}-{found.rotation}.png": partial(draw, found) for found in result.evaluations}
+    return lambda result: {
+        f"{name}-{found.rotation}.png": partial(draw, result.benchmark, found) for found in result.evaluations
+    }
 
 
 def _recall(errors: Sequence[float], limit: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -13,19 +13,19 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers._arguments import names, positive
+from steerers._console import Option, names, positive, progress
+from steerers.benchmarks import metrics
 from steerers.benchmarks.benchmark import Benchmark
-from steerers.benchmarks.report import Column, Report, Table, TableRow, environment, number, percent, text
+from steerers.benchmarks.report import Report, Table, TableRow, environment, number, percent, text
 from steerers.benchmarks.runs import Run, describe_steerer, hash_files
 from steerers.datasets.photos import find_images
 from steerers.geometry import quarter_turns
@@ -35,13 +35,37 @@ from steerers.models.zoo import Model
 from steerers.steering.equivariance import describe_image, describe_rotated
 from steerers.steering.steerer import Steerer
 from steerers.viz import plots
-from steerers.viz.progress import progress
 
 ANGLES = tuple(float(degrees) for degrees in range(0, 360, 10))
 MIN_KEYPOINTS = 2  # fewer have no rank
 STEERED, UNSTEERED = "steered", "as they are"
-
-Curve = NDArray[np.float64]  # (A,), a value an angle
+_ANGLES = {"quarter": "quarter turns", "other": "other angles"}
+STEERING_COLUMNS = (
+    text("model", "label"),
+    text("steerer", "steerer"),
+    text("descriptions", "descriptions"),
+    number("keypoints", "num_keypoints"),
+    number("skipped", "num_skipped"),
+    *(
+        column
+        for where, title in _ANGLES.items()
+        for column in (
+            number(f"cosine, {title}", where, "cosine", form="{:.3f}"),
+            percent(f"nearest, {title}", where, "nearest"),
+            number(f"reciprocal rank, {title}", where, "reciprocal_rank", form="{:.3f}"),
+        )
+    ),
+)
+_CHANGES = {"mean_change": "mean change", "max_change": "largest change", "correlation": "correlation"}
+KEPT_COLUMNS = (
+    text("model", "label"),
+    number("pairs", "num_pairs"),
+    *(
+        number(f"{change}, {title}", where, name, form="{:.3f}")
+        for where, title in _ANGLES.items()
+        for name, change in _CHANGES.items()
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -59,46 +83,28 @@ class EquivarianceSettings:
     angles: tuple[float, ...] = ANGLES
 
     def __post_init__(self) -> None:
-        if not self.angles:
-            raise ValueError("angles must not be empty")
-        for angle in self.angles:
-            if not math.isfinite(angle):
-                raise ValueError(f"angles must be finite numbers of degrees, got {angle}")
-        if len(set(self.angles)) < len(self.angles):
-            raise ValueError("angles must differ from each other")
+        different = len(set(self.angles)) == len(self.angles) > 0
+        if not different or not all(map(math.isfinite, self.angles)):
+            raise ValueError(f"angles must be different finite numbers of degrees, at least one, got {self.angles}")
 
 
 # What a rotation does to descriptions ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class DescriptionAgreement:
-    """Descriptions against those of the same keypoints made in another way; means over keypoints.
+class DescriptionAgreement(NamedTuple):
+    """Descriptions against those of the same keypoints made in another way; means over keypoints."""
 
-    Attributes:
-        cosine: between the two of a keypoint.
-        nearest: fraction of keypoints whose nearest neighbour among all the others is their own; a tie counts against.
-        reciprocal_rank: of the own among all, by the cosine.
-    """
-
-    cosine: float
-    nearest: float
-    reciprocal_rank: float
+    cosine: float  # between the two of a keypoint
+    nearest: float  # fraction whose nearest neighbour among all the others is their own; a tie counts against
+    reciprocal_rank: float  # of the own among all, by the cosine
 
 
-@dataclass(frozen=True)
-class CosineChange:
-    """Cosines between the descriptions of two images before and after both were rotated.
+class CosineChange(NamedTuple):
+    """Cosines between the descriptions of two images before and after both were rotated."""
 
-    Attributes:
-        mean_change: mean absolute difference.
-        max_change: largest.
-        correlation: of the cosines before and after; 1 if the same ones are large.
-    """
-
-    mean_change: float
+    mean_change: float  # mean absolute difference
     max_change: float
-    correlation: float
+    correlation: float  # of the cosines before and after; 1 if the same ones are large
 
 
 def central_disc(height: int, width: int, margin: float = 0.0) -> Tensor:
@@ -164,9 +170,9 @@ class _Tally:
 
     def __init__(self, run: Run, settings: EquivarianceSettings) -> None:
         self.run, self.settings = run, settings
-        self.agreements: dict[str, list[list[DescriptionAgreement]]] = {UNSTEERED: []}
-        if run.pipeline.model.steerer is not None:
-            self.agreements = {STEERED: [], UNSTEERED: []}
+        self.steerer = run.pipeline.model.steerer
+        kinds = [UNSTEERED] if self.steerer is None else [STEERED, UNSTEERED]
+        self.agreements: dict[str, list[list[DescriptionAgreement]]] = {kind: [] for kind in kinds}
         self.kept: list[list[CosineChange]] = []
         self.num_keypoints: list[int] = []
         self.num_skipped = 0
@@ -179,9 +185,8 @@ class _Tally:
             return
         self.num_keypoints.append(len(described.upright))
         self.agreements[UNSTEERED].append([compare(described.upright, found) for found in described.rotated])
-        steerer = self.run.pipeline.model.steerer
-        if steerer is not None:
-            self.agreements[STEERED].append(self._steer(steerer, described))
+        if self.steerer is not None:
+            self.agreements[STEERED].append(self._steer(self.steerer, described))
         if self._previous is not None:
             self.kept.append(_compare_rotated(self._previous, described))
         self._previous = described
@@ -238,14 +243,13 @@ def evaluate(
 
 
 def _identify(tally: _Tally) -> dict[str, Any]:
-    steerer = tally.run.pipeline.model.steerer
     return {
         "label": tally.run.label,
         "model": tally.run.pipeline.model.name,
-        "steerer": None if steerer is None else describe_steerer(steerer),
+        "steerer": None if tally.steerer is None else describe_steerer(tally.steerer),
         "num_photos": len(tally.num_keypoints),
         "num_skipped": tally.num_skipped,
-        "num_keypoints": float(np.mean(tally.num_keypoints)) if tally.num_keypoints else 0.0,
+        "num_keypoints": metrics.mean(tally.num_keypoints) or 0.0,
     }
 
 
@@ -255,20 +259,16 @@ def _curves(
     settings: EquivarianceSettings,
 ) -> dict[str, Any]:
     """Means over photographs: a curve over the angles, and its means over quarter turns and over all others."""
-    quarters = np.array([quarter_turns(math.radians(angle)) is not None for angle in settings.angles])
-    at_rest = np.array([quarter_turns(math.radians(angle)) == 0 for angle in settings.angles])
-    summaries: dict[str, Any] = {"curves": {}, "quarter": {}, "other": {}}
-    for name in (field.name for field in fields(kind)):
-        values = np.array([[getattr(value, name) for value in photo] for photo in found], np.float64)
-        curve = values.mean(axis=0) if len(values) else np.full(len(settings.angles), np.nan)
-        summaries["curves"][name] = curve.tolist()
-        summaries["quarter"][name] = _mean(curve[quarters & ~at_rest])
-        summaries["other"][name] = _mean(curve[~quarters])
-    return summaries
-
-
-def _mean(values: Curve) -> float | None:
-    return float(values.mean()) if len(values) else None
+    turns = [quarter_turns(math.radians(angle)) for angle in settings.angles]
+    quarters, others = np.array([bool(turn) for turn in turns]), np.array([turn is None for turn in turns])
+    shape = (len(turns), len(kind._fields))
+    means = np.mean(found, axis=0) if found else np.full(shape, np.nan)  # (A, 3)
+    curves = dict(zip(kind._fields, means.T, strict=True))
+    return {
+        "curves": {name: curve.tolist() for name, curve in curves.items()},
+        "quarter": {name: metrics.mean(curve[quarters]) for name, curve in curves.items()},
+        "other": {name: metrics.mean(curve[others]) for name, curve in curves.items()},
+    }
 
 
 # Reporting ------------------------------------------------------------------------------------------------------------
@@ -284,8 +284,8 @@ def make_report(
     """Two tables and the curves."""
     facts = {"num_photos": len(photos), "photos_sha256": hash_files(photos), "angles": list(settings.angles)}
     tables = [
-        Table("steering: descriptions against those of the rotated photograph", _steering_columns(), steering, facts),
-        Table("Theorem 4.1: cosines between two photographs when both are rotated alike", _kept_columns(), kept, facts),
+        Table("steering: descriptions against those of the rotated photograph", STEERING_COLUMNS, steering, facts),
+        Table("Theorem 4.1: cosines between two photographs when both are rotated alike", KEPT_COLUMNS, kept, facts),
     ]
     degrees = settings.angles
     return Report(
@@ -300,33 +300,6 @@ def make_report(
             "joint.png": partial(_plot, kept, degrees, "mean_change", "mean change of the cosines"),
         },
     )
-
-
-def _steering_columns() -> tuple[Column, ...]:
-    common = (text("model", "label"), text("steerer", "steerer"), text("descriptions", "descriptions"))
-    measured = [
-        column
-        for title, where in (("quarter turns", "quarter"), ("other angles", "other"))
-        for column in (
-            number(f"cosine, {title}", where, "cosine", form="{:.3f}"),
-            percent(f"nearest, {title}", where, "nearest"),
-            number(f"reciprocal rank, {title}", where, "reciprocal_rank", form="{:.3f}"),
-        )
-    ]
-    return (*common, number("keypoints", "num_keypoints"), number("skipped", "num_skipped"), *measured)
-
-
-def _kept_columns() -> tuple[Column, ...]:
-    measured = [
-        number(f"{title}, {rotations}", where, name, form="{:.3f}")
-        for rotations, where in (("quarter turns", "quarter"), ("other angles", "other"))
-        for title, name in (
-            ("mean change", "mean_change"),
-            ("largest change", "max_change"),
-            ("correlation", "correlation"),
-        )
-    ]
-    return (text("model", "label"), number("pairs", "num_pairs"), *measured)
 
 
 def _describe(num_photos: int, settings: EquivarianceSettings) -> str:
@@ -383,26 +356,12 @@ def _list_photos(folder: Path, wanted: int | None) -> list[Path]:
     return [photos[int(index * step)] for index in range(wanted)]
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--angles", type=_angles, metavar="LIST", help="degrees, with commas between (default: every 10)"
-    )
-    parser.add_argument(
-        "--num-photos", type=positive, metavar="N", help="as many, spread over the folder (default: all)"
-    )
-    parser.add_argument(
-        "--margin", type=float, default=16.0, metavar="PX", help="between disc and border (default: %(default)g)"
-    )
-
-
 def _angles(text: str) -> tuple[float, ...]:
     try:
-        found = tuple(float(part) for part in names(text))
+        return EquivarianceSettings(angles=tuple(map(float, names(text)))).angles
     except ValueError:
-        found = (math.nan,)
-    if not all(math.isfinite(angle) for angle in found) or len(set(found)) < len(found):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of different angles in degrees with commas between")
-    return found
+        message = f"{text!r} is not a list of different angles in degrees with commas between"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 EQUIVARIANCE = _Equivariance(
@@ -419,5 +378,9 @@ EQUIVARIANCE = _Equivariance(
     num_keypoints=512,
     max_size=640,
     seed=False,
-    add_options=_add_options,
+    own_options=(
+        Option("--angles", "degrees, with commas between (default: every 10)", _angles, "LIST"),
+        Option("--num-photos", "as many, spread over the folder (default: all)", positive, "N"),
+        Option("--margin", "between disc and border (default: %(default)g)", float, "PX", 16.0),
+    ),
 )

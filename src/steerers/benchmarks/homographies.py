@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -20,19 +21,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers._arguments import names
+from steerers._console import Option, flag
 from steerers.benchmarks import metrics
 from steerers.benchmarks.benchmark import (
     COSTS,
+    SEQUENCES,
     PairBenchmark,
     Result,
     check_seed,
     check_threshold,
     plot_errors,
 )
-from steerers.benchmarks.pairs import Pair, choose
-from steerers.benchmarks.predict import Prediction, View
-from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Draw, TableRow, failed_fraction, number, percent
+from steerers.benchmarks.predict import Pair, Prediction, View, choose
+from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, TableRow, failed_fraction, number, percent
 from steerers.datasets.photos import ENDINGS
 from steerers.features import Matches
 from steerers.geometry import scaling
@@ -61,24 +62,25 @@ class Layout:
             f"SEQUENCE/{self.homography.format(k=2)}, {self.homography.format(k=3)}, ... (with or without .txt)"
         )
 
+    def find_image(self, folder: Path, k: int) -> Path | None:
+        """Image k of a sequence."""
+        return _find(folder, self.image.format(k=k), sorted(ENDINGS))
 
-LAYOUTS: dict[str, Layout] = {
-    layout.name: layout
-    for layout in (
-        Layout(
-            "oxford",
-            "img{k}",
-            "H1to{k}p",
-            "the eight affine covariant sequences from https://www.robots.ox.ac.uk/~vgg/research/affine/",
-        ),
-        Layout(
-            "hpatches",
-            "{k}",
-            "H_1_{k}",
-            "hpatches-sequences-release (the full images) from https://huggingface.co/datasets/vbalnt/hpatches "
-            "(project: https://github.com/hpatches/hpatches-dataset)",
-        ),
-    )
+
+LAYOUTS = {
+    "oxford": Layout(
+        "oxford",
+        "img{k}",
+        "H1to{k}p",
+        "the eight affine covariant sequences from https://www.robots.ox.ac.uk/~vgg/research/affine/",
+    ),
+    "hpatches": Layout(
+        "hpatches",
+        "{k}",
+        "H_1_{k}",
+        "hpatches-sequences-release (the full images) from https://huggingface.co/datasets/vbalnt/hpatches "
+        "(project: https://github.com/hpatches/hpatches-dataset)",
+    ),
 }
 HPATCHES_LARGE = (
     "i_contruction", "i_crownnight", "i_dc", "i_pencils", "i_whitebuilding", "v_artisans", "v_astronautis", "v_talent"
@@ -113,34 +115,29 @@ def list_pairs(
     """
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; {layout.help}")
-    found = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and _first_image(layout, path)}
+    found = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and layout.find_image(path, 1)}
     if not found:
         raise ValueError(f"{folder} holds no {layout.name} sequences{_other_layout(layout, folder)}; {layout.help}")
     wanted = choose(found, sequences, folder)
     return [pair for name in sorted(wanted) if name not in skip for pair in _list_sequence(layout, wanted[name])]
 
 
-def _first_image(layout: Layout, folder: Path) -> Path | None:
-    return _find_image(folder, layout.image.format(k=1))
-
-
 def _other_layout(layout: Layout, folder: Path) -> str:
     """A hint where the folder has the other layout, or is itself a sequence."""
-    if _first_image(layout, folder):
+    if layout.find_image(folder, 1):
         return f", it is one: give the folder above it, {folder.resolve().parent}"
     for other in LAYOUTS.values():
-        if any(path.is_dir() and _first_image(other, path) for path in folder.iterdir()):
+        if any(path.is_dir() and other.find_image(path, 1) for path in folder.iterdir()):
             return f" (it looks like {other.name}: try `steerers eval {other.name}`)"
     return ""
 
 
 def _list_sequence(layout: Layout, folder: Path) -> list[HomographyPair]:
-    first = _first_image(layout, folder)
+    first = layout.find_image(folder, 1)
     assert first is not None
-    pairs = []
-    k = 2
-    while True:
-        image = _find_image(folder, layout.image.format(k=k))
+    pairs: list[HomographyPair] = []
+    for k in count(2):
+        image = layout.find_image(folder, k)
         matrix = _find(folder, layout.homography.format(k=k), ("", ".txt"))
         if image is None and matrix is None:
             break
@@ -149,14 +146,9 @@ def _list_sequence(layout: Layout, folder: Path) -> list[HomographyPair]:
             raise ValueError(f"sequence {folder} has no {lacking}; {layout.help}")
         name = f"{folder.name} 1-{k}"
         pairs.append(HomographyPair(name, folder.name, first, image, homography=read_homography(matrix)))
-        k += 1
     if not pairs:
         raise ValueError(f"sequence {folder} has an image 1 but no image 2; {layout.help}")
     return pairs
-
-
-def _find_image(folder: Path, stem: str) -> Path | None:
-    return _find(folder, stem, sorted(ENDINGS))
 
 
 def _find(folder: Path, stem: str, endings: Sequence[str]) -> Path | None:
@@ -194,8 +186,6 @@ class HomographyEstimator:
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
-        if not 0 < self.confidence < 1:
-            raise ValueError(f"confidence must be between 0 and 1, got {self.confidence}")
         check_seed(self.seed)
 
     def __str__(self) -> str:
@@ -275,8 +265,8 @@ def summarise(found: Sequence[HomographyOutcome]) -> TableRow:
         "repeatability": fmean(outcome.repeatability for outcome in found),
         "num_inliers": fmean(outcome.num_inliers for outcome in found),
         "num_angles": len(angle_errors),
-        "angle_error_median": median(angle_errors) if angle_errors else None,
-        "angle_error_mean": fmean(angle_errors) if angle_errors else None,
+        "angle_error_median": metrics.middle(angle_errors),
+        "angle_error_mean": metrics.mean(angle_errors),
     }
 
 
@@ -294,37 +284,13 @@ def _describe(result: HomographyResult) -> str:
     )
 
 
-def _settings(estimator: HomographyEstimator) -> dict[str, Any]:
-    return {**estimator.settings(), "auc_pixels": list(AUC_PIXELS), "correct_pixels": CORRECT_PIXELS}
-
-
-def _plots(result: HomographyResult) -> dict[str, Draw]:
-    return plot_errors(
-        result, "corner-error", lambda o: [o.corner_error], limit=max(AUC_PIXELS), xlabel="corner error, pixels"
-    )
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sequences", type=names, metavar="LIST", help="names of the sequences (default: all)")
-    parser.add_argument(
-        "--threshold", type=float, default=3.0, metavar="PX", help="of the estimator's inliers (default: %(default)s)"
-    )
-
-
-def _add_hpatches_options(parser: argparse.ArgumentParser) -> None:
-    _add_options(parser)
-    parser.add_argument(
-        "--skip-large", action="store_true", help="leave out the eight sequences that D2-Net and LoFTR leave out"
-    )
-
-
 def _list_asked(layout: Layout, arguments: argparse.Namespace) -> list[HomographyPair]:
     skip = HPATCHES_LARGE if getattr(arguments, "skip_large", False) else ()
     return list_pairs(layout, arguments.data, arguments.sequences, skip=skip)
 
 
 def _benchmark(
-    layout: Layout, images: str, example: str, add_options: Callable[[argparse.ArgumentParser], None]
+    layout: Layout, images: str, example: str, *more: Option
 ) -> PairBenchmark[HomographyPair, HomographyOutcome, HomographyEstimator]:
     return PairBenchmark(
         name=layout.name,
@@ -335,7 +301,11 @@ def _benchmark(
         data="the folder that holds the sequences",
         rotations="upright",
         rotates=True,
-        add_options=add_options,
+        own_options=(
+            SEQUENCES,
+            Option("--threshold", "of the estimator's inliers (default: %(default)s)", float, "PX", 3.0),
+            *more,
+        ),
         list_pairs=partial(_list_asked, layout),
         options=HomographyEstimator(),
         read_options=lambda arguments: HomographyEstimator(arguments.threshold, seed=arguments.seed),
@@ -353,8 +323,14 @@ def _benchmark(
             *COST_COLUMNS,
         ),
         describe=_describe,
-        settings=_settings,
-        plots=_plots,
+        settings=lambda estimator: {
+            **estimator.settings(),
+            "auc_pixels": list(AUC_PIXELS),
+            "correct_pixels": CORRECT_PIXELS,
+        },
+        plots=plot_errors(
+            "corner-error", lambda o: [o.corner_error], limit=max(AUC_PIXELS), xlabel="corner error, pixels"
+        ),
     )
 
 
@@ -362,7 +338,6 @@ OXFORD = _benchmark(
     LAYOUTS["oxford"],
     "the Oxford affine sequences",
     "  steerers eval oxford --data oxford --models upright-sift,sift,orb --rotation fixed --report out\n",
-    _add_options,
 )
 HPATCHES = _benchmark(
     LAYOUTS["hpatches"],
@@ -371,5 +346,5 @@ HPATCHES = _benchmark(
   steerers eval hpatches --data hpatches-sequences-release --models upright-sift:max-matches,upright-sift:tta \\
       --rotation upright,quarter,joint --no-cache
 """,
-    _add_hpatches_options,
+    flag("--skip-large", "leave out the eight sequences that D2-Net and LoFTR leave out"),
 )

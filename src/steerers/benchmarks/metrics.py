@@ -6,7 +6,8 @@ Fractions and areas are 0 to 1; distances are pixels; angles are degrees, counte
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,18 @@ from steerers.geometry import rotation_of, transform_points, wrap_degrees
 from steerers.images.load import Size
 
 _ROWS = 1024  # keypoints that are compared with all of the other image at once
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """The mean, ``None`` of nothing."""
+    found = list(values)
+    return statistics.fmean(found) if found else None
+
+
+def middle(values: Iterable[float]) -> float | None:
+    """The median, ``None`` of nothing."""
+    found = list(values)
+    return statistics.median(found) if found else None
 
 
 def auc(errors: Sequence[float] | NDArray[Any], thresholds: Sequence[float]) -> list[float]:

@@ -12,23 +12,25 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers.benchmarks.pairs import AnyPair, Pair
-from steerers.benchmarks.runs import MAX_SIZE, Run
-from steerers.benchmarks.speed.measure import timed
+from steerers._console import progress
+from steerers.benchmarks.runs import MAX_SIZE, Run, sha256
+from steerers.benchmarks.speed import timed
 from steerers.features import Features, Matches
 from steerers.geometry import rotate_image, scaling, transform_points
 from steerers.images.load import Image, Size, load_image
-from steerers.viz.progress import progress
 
 if TYPE_CHECKING:
     from steerers.pipeline import Pipeline
@@ -40,6 +42,79 @@ PIXEL_BYTES = 256 * 2**20
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
+
+
+# Pairs ----------------------------------------------------------------------------------------------------------------
+
+
+Rotation = Literal["upright", "fixed", "quarter", "all", "joint", "c4", "so2"]
+ROTATIONS: dict[Rotation, str] = {
+    "upright": "as stored",
+    "fixed": "second image of pair i rotated by (50 i + 40) mod 360 degrees",
+    "quarter": "second image rotated by 90, 180 and 270 degrees",
+    "all": "second image rotated by 0, 10, ..., 350 degrees",
+    "joint": "both images rotated by the same 90, 180 and 270 degrees",
+    "c4": "second image of pair i rotated by (i mod 4) 90 degrees",
+    "so2": "second image of pair i rotated by (i mod 36) 10 degrees",
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two images of a benchmark, and the rotations, in degrees counter-clockwise, under which they are matched."""
+
+    name: str
+    sequence: str
+    image0: Path
+    image1: Path
+    rotation0: int = 0
+    rotation1: int = 0
+
+    def key(self) -> dict[str, Any]:
+        """What makes it this pair, without the folder that the data lies in; benchmarks add their ground truth."""
+        return {"name": self.name, "rotation0": self.rotation0, "rotation1": self.rotation1}
+
+
+AnyPair = TypeVar("AnyPair", bound=Pair)
+
+
+def rotate_pairs(pairs: Sequence[AnyPair], rotation: Rotation) -> list[AnyPair]:
+    """The pairs under every rotation of a set of rotations, those of one pair together."""
+    if rotation not in ROTATIONS:
+        raise ValueError(f"unknown rotation {rotation!r}; use one of {', '.join(ROTATIONS)}")
+    return [
+        replace(pair, rotation0=first, rotation1=second)
+        for index, pair in enumerate(pairs)
+        for first, second in _rotations(rotation, index)
+    ]
+
+
+def _rotations(rotation: Rotation, index: int) -> list[tuple[int, int]]:
+    rotations: dict[Rotation, list[tuple[int, int]]] = {
+        "upright": [(0, 0)],
+        "fixed": [(0, (50 * index + 40) % 360)],
+        "quarter": [(0, 90), (0, 180), (0, 270)],
+        "all": [(0, degrees) for degrees in range(0, 360, 10)],
+        "joint": [(90, 90), (180, 180), (270, 270)],
+        "c4": [(0, index % 4 * 90)],
+        "so2": [(0, index % 36 * 10)],
+    }
+    return rotations[rotation]
+
+
+def hash_pairs(pairs: Sequence[Pair]) -> str:
+    """SHA-256 of the list of pairs: names, rotations and ground truth, wherever the data lies."""
+    return sha256([pair.key() for pair in pairs])
+
+
+def choose(
+    found: dict[str, Path], wanted: Sequence[str] | None, folder: Path, what: str = "sequence"
+) -> dict[str, Path]:
+    """Of the sequences of a folder, by name, those that are wanted; all if ``wanted`` is ``None``."""
+    for name in wanted or ():
+        if name not in found:
+            raise ValueError(f"{folder} has no {what} {name!r}; it has {', '.join(found)}")
+    return found if wanted is None else {name: found[name] for name in dict.fromkeys(wanted)}
 
 
 # Views ----------------------------------------------------------------------------------------------------------------
@@ -59,10 +134,6 @@ class ViewSettings:
     max_size: int = MAX_SIZE
     mask_corners: bool = False
     short_side: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.short_side is not None and self.short_side < 1:
-            raise ValueError(f"short_side must be at least 1 pixel, got {self.short_side}")
 
     def describe_size(self) -> dict[str, int]:
         """The side that counts, by its name."""
@@ -187,16 +258,13 @@ def _image_bytes(image: Image) -> int:
     return count_bytes(image.tensor, image.mask)
 
 
-@dataclass(frozen=True, eq=False)
-class Extracted:
-    """Features, and the seconds that it took to extract them."""
+Extracted = tuple[Features, float]
+"""Features, and the seconds that it took to extract them."""
 
-    features: Features
-    seconds: float
 
-    def count_bytes(self) -> int:
-        """The memory of its tensors."""
-        return count_bytes(self.features.keypoints, self.features.descriptions, self.features.scores)
+def _feature_bytes(extracted: Extracted) -> int:
+    features, _ = extracted
+    return count_bytes(features.keypoints, features.descriptions, features.scores)
 
 
 class FeatureCache:
@@ -211,9 +279,7 @@ class FeatureCache:
         self.views: dict[tuple[Path, int], View] = {}
         self.loaded: Recent[Path, Image] = Recent(PIXEL_BYTES, _image_bytes)
         self.rotated: Recent[tuple[Path, int], Image] = Recent(PIXEL_BYTES, _image_bytes)
-        self.extracted: Recent[tuple[Path, int, int, int, float], Extracted] = Recent(
-            FEATURE_BYTES, Extracted.count_bytes
-        )
+        self.extracted: Recent[tuple[Path, int, int, int, float], Extracted] = Recent(FEATURE_BYTES, _feature_bytes)
 
     def view(self, path: Path, rotation: int) -> View:
         """How an image is shown under a rotation."""
@@ -238,15 +304,12 @@ class FeatureCache:
 
         def make() -> Extracted:
             image = self._show(view.path, view.rotation)
-            return Extracted(*timed(lambda: _extract(pipeline, image, angle), pipeline.device))
+            extract = partial(pipeline.extract_rotated, image, angle) if angle else partial(pipeline.extract, image)
+            return timed(extract, pipeline.device)
 
         key = (view.path, view.rotation, id(pipeline.model.extractor), pipeline.num_keypoints, angle)
-        found = self.extracted.get(key, make)
-        return replace(found, features=replace(found.features, model=pipeline.model.name))
-
-
-def _extract(pipeline: Pipeline, image: Image, angle: float) -> Features:
-    return pipeline.extract_rotated(image, angle) if angle else pipeline.extract(image)
+        features, seconds = self.extracted.get(key, make)
+        return replace(features, model=pipeline.model.name), seconds
 
 
 # Predicting -----------------------------------------------------------------------------------------------------------
@@ -274,6 +337,15 @@ class Prediction:
     extractions: int  # runs of the extractor that the pair needs
     extraction_seconds: float  # of all of them
     matching_seconds: float
+
+    def stored_keypoints(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The (K, 2) keypoints of the matches in stored pixels."""
+        to_stored0, to_stored1 = scaling(self.size0, self.stored0), scaling(self.size1, self.stored1)
+        first, second = torch.from_numpy(self.matches.keypoints0), torch.from_numpy(self.matches.keypoints1)
+        return (
+            transform_points(to_stored0, first.double()).numpy(),
+            transform_points(to_stored1, second.double()).numpy(),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,11 +375,11 @@ def predict_each(
     check_runs(runs, pairs)
     device = runs[0].pipeline.device
     settings = settings or ViewSettings()
-    left = [
-        (index, [run for run in range(len(runs)) if done is None or index not in done[run]])
+    left = {
+        index: [run for run in range(len(runs)) if done is None or index not in done[run]]
         for index in _by_first_image(pairs)
-    ]
-    work = [(index, numbers) for index, numbers in left if numbers]
+    }
+    work = [(index, numbers) for index, numbers in left.items() if numbers]
     if work and device.type != "cpu":  # the first call on an accelerator compiles and allocates: not to be timed
         _predict_pair(FeatureCache(settings, device), runs, pairs[work[0][0]], None)
     cache = FeatureCache(settings, device)
@@ -320,12 +392,11 @@ def check_runs(runs: Sequence[Run], pairs: Sequence[Pair]) -> None:
     """Refuse nothing to do, and two runs of one label."""
     if not pairs:
         raise ValueError("pairs must not be empty")
-    labels = [run.label for run in runs]
-    if not labels:
+    if not runs:
         raise ValueError("runs must not be empty: name at least one model")
-    for label in labels:
-        if labels.count(label) > 1:
-            raise ValueError(f"{label!r} is named twice; every run needs a label of its own")
+    label, count = Counter(run.label for run in runs).most_common(1)[0]
+    if count > 1:
+        raise ValueError(f"{label!r} is named twice; every run needs a label of its own")
 
 
 def _by_first_image(pairs: Sequence[Pair]) -> list[int]:
@@ -350,46 +421,34 @@ def _predict_pair(
         key = (id(run.pipeline.model.extractor), run.pipeline.num_keypoints)
         prediction = _predict(cache, run.pipeline, view0, view1)
         if observe is not None and key not in observed:
-            first, second = (
-                view.upright(cache.extract(run.pipeline, view).features.keypoints) for view in (view0, view1)
-            )
+            first, second = (view.upright(cache.extract(run.pipeline, view)[0].keypoints) for view in (view0, view1))
             observed[key] = observe(pair, view0, first, view1, second)
         predictions.append(replace(prediction, observed=observed.get(key, math.nan)))
     return predictions
 
 
 def _predict(cache: FeatureCache, pipeline: Pipeline, view0: View, view1: View) -> Prediction:
-    first = [cache.extract(pipeline, view0, angle) for angle in pipeline.rotations]
-    second = cache.extract(pipeline, view1)
-    rotated = [extracted.features for extracted in first]
-    matches, seconds = timed(lambda: _match(pipeline, rotated, second.features), pipeline.device)
+    extracted = [cache.extract(pipeline, view0, angle) for angle in pipeline.rotations]
+    extracted.append(cache.extract(pipeline, view1))
+    *rotated0, features1 = (features for features, _ in extracted)
+    match = partial(pipeline.match, rotated0[0]) if pipeline.tta is None else partial(pipeline.match_rotated, rotated0)
+    matches, matching_seconds = timed(lambda: match(features1), pipeline.device)
     return Prediction(
-        matches=_rotated_back(matches, view0, view1),
+        matches=replace(
+            matches,
+            keypoints0=view0.upright(torch.from_numpy(matches.keypoints0)).numpy(),
+            keypoints1=view1.upright(torch.from_numpy(matches.keypoints1)).numpy(),
+            angles=None,
+            features0=None,
+            features1=None,
+        ),
         size0=view0.size,
         size1=view1.size,
         stored0=view0.stored_size,
         stored1=view1.stored_size,
-        num_keypoints=(len(first[0].features), len(second.features)),
+        num_keypoints=(len(rotated0[0]), len(features1)),
         observed=math.nan,
-        extractions=len(first) + 1,
-        extraction_seconds=sum(extracted.seconds for extracted in (*first, second)),
-        matching_seconds=seconds,
-    )
-
-
-def _match(pipeline: Pipeline, rotated0: Sequence[Features], features1: Features) -> Matches:
-    """Match the features of the first image, after each rotation of the augmentation, with those of the second."""
-    if pipeline.tta is None:
-        return pipeline.match(rotated0[0], features1)
-    return pipeline.match_rotated(rotated0, features1)
-
-
-def _rotated_back(matches: Matches, view0: View, view1: View) -> Matches:
-    return replace(
-        matches,
-        keypoints0=view0.upright(torch.from_numpy(matches.keypoints0)).numpy(),
-        keypoints1=view1.upright(torch.from_numpy(matches.keypoints1)).numpy(),
-        angles=None,
-        features0=None,
-        features1=None,
+        extractions=len(extracted),
+        extraction_seconds=sum(seconds for _, seconds in extracted),
+        matching_seconds=matching_seconds,
     )

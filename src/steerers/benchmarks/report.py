@@ -105,10 +105,6 @@ def failed_fraction(title: str = "failed") -> Column:
     return Column(title, cell)
 
 
-def _model(row: Mapping[str, Any]) -> str:
-    return str(row.get("model") or row["label"])
-
-
 def _strategy(row: Mapping[str, Any]) -> str:
     """Name and order; options, as far as they were asked for."""
     strategy = row.get("strategy")
@@ -119,7 +115,10 @@ def _strategy(row: Mapping[str, Any]) -> str:
     return f"{strategy['name']}{'' if order is None else f' ({order})'}{asked and f', {asked}'}"
 
 
-MODEL_COLUMNS = (Column("model", _model, left=True), Column("strategy", _strategy, left=True))
+MODEL_COLUMNS = (
+    Column("model", lambda row: str(row.get("model") or row["label"]), left=True),
+    Column("strategy", _strategy, left=True),
+)
 """Which model, and how it matches: the first columns of most tables."""
 COST_COLUMNS = (
     number("s/image", "seconds_per_image", form="{:.3g}"),
@@ -195,8 +194,7 @@ class Report:
             "environment": self.environment,
             "tables": [table.to_json() for table in self.tables],
         }
-        plain: dict[str, Any] = finite(whole)
-        return plain
+        return dict(finite(whole))
 
     def to_markdown(self, plots: Sequence[str] = ()) -> str:
         """Headings, prose and tables, and below them the pictures of these names."""
@@ -212,8 +210,7 @@ class Report:
         """
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "report.json", dump(self.to_json()))
-        drawn = self._draw(folder)
-        write_text(folder / "report.md", self.to_markdown(drawn))
+        write_text(folder / "report.md", self.to_markdown(self._draw(folder)))
 
     def _draw(self, folder: Path) -> list[str]:
         if self.plots and importlib.util.find_spec("matplotlib") is None:
@@ -229,8 +226,8 @@ class Report:
         where = self.environment
         made = {look_up(row, "made", "device") for table in self.tables for row in table.rows} - {None}
         devices = ", ".join(sorted(made)) or where.get("device", "an unknown device")
-        number_threads = where.get("threads")
-        threads = "" if number_threads is None else f", {number_threads} thread{'' if number_threads == 1 else 's'}"
+        count = where.get("threads")
+        threads = "" if count is None else f", {count} thread{'' if count == 1 else 's'}"
         versions = [f"{name} {where[name]}" for name in ("steerers", "python", *_PACKAGES) if where.get(name)]
         return f"Run on {devices}{threads}; {', '.join(versions)}; commit {where.get('commit') or 'unknown'}."
 
@@ -303,21 +300,17 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 def commit() -> str | None:
     """The commit of the source tree that the package runs from, ``+`` if changed since; ``None`` if it is in none."""
-    if _git(SOURCE, "ls-files", "--error-unmatch", "__init__.py") is None:  # installed, maybe in a foreign repository
-        return None
-    head = _git(SOURCE, "rev-parse", "HEAD")
-    changed = _git(SOURCE, "status", "--porcelain", "--untracked-files=no", ".")
-    return None if head is None else head + ("+" if changed else "")
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
-        )
+        _git("ls-files", "--error-unmatch", "__init__.py")  # it may be installed, in a foreign repository
+        changed = _git("status", "--porcelain", "--untracked-files=no", ".")
+        return _git("rev-parse", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(SOURCE), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 
 def _version(names: Sequence[str]) -> str | None:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -28,22 +28,15 @@ import PIL.Image
 import torch
 from numpy.typing import NDArray
 
-from steerers._arguments import names, positive
+from steerers._console import Option, names, positive, progress
 from steerers._version import __version__
 from steerers.benchmarks import metrics
-from steerers.benchmarks.benchmark import (
-    COSTS,
-    PairBenchmark,
-    Result,
-    by_sequence,
-)
+from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, by_sequence
 from steerers.benchmarks.homographies import HomographyPair, read_homography, true_homography
-from steerers.benchmarks.pairs import choose
-from steerers.benchmarks.predict import Prediction
+from steerers.benchmarks.predict import Prediction, choose
 from steerers.benchmarks.report import (
     COST_COLUMNS,
     MODEL_COLUMNS,
-    Draw,
     TableRow,
     dump,
     failed_fraction,
@@ -51,10 +44,9 @@ from steerers.benchmarks.report import (
     percent,
 )
 from steerers.datasets.photos import ENDINGS, find_images
-from steerers.geometry import rotation, scaling, transform_points, warp_image
+from steerers.geometry import rotation, warp_image
 from steerers.images.load import Size, load_image, to_uint8
 from steerers.viz import plots
-from steerers.viz.progress import progress
 
 ORIGINAL, LIKE = "Roto-360", "Roto-360-like"
 MARKER = "roto-360-like.json"
@@ -119,10 +111,8 @@ def _list_scene(folder: Path) -> list[RotoPair]:
         matrix = folder / f"1_rot{angle}.txt"
         if not matrix.is_file():
             raise ValueError(f"scene {folder} has no {matrix.name}; {HELP}")
-        H = read_homography(matrix)
-        pairs.append(
-            RotoPair(f"{folder.name} {angle}", folder.name, images[0], images[angle], homography=H, angle=angle)
-        )
+        name, H = f"{folder.name} {angle}", read_homography(matrix)
+        pairs.append(RotoPair(name, folder.name, images[0], images[angle], homography=H, angle=angle))
     if not pairs:
         raise ValueError(f"scene {folder} has no rotated images; {HELP}")
     return pairs
@@ -236,29 +226,10 @@ class RotoOutcome:
     failed: bool  # without any match
 
 
-@dataclass(frozen=True)
-class RotoOptions:
-    """``like``: whether the data was made by :func:`make_data`, which the report says."""
-
-    like: bool = False
-
-    @property
-    def title(self) -> str:
-        """What the data is called."""
-        return LIKE if self.like else ORIGINAL
-
-
-def measure_pair(pair: RotoPair, prediction: Prediction, options: RotoOptions) -> RotoOutcome:
+def measure_pair(pair: RotoPair, prediction: Prediction, title: str) -> RotoOutcome:
     """The fraction of matches that are correct, in stored pixels of the rotated image."""
     matches = prediction.matches
-    points0, points1 = (
-        transform_points(scaling(size, stored), torch.from_numpy(points).double()).numpy()
-        for size, stored, points in (
-            (prediction.size0, prediction.stored0, matches.keypoints0),
-            (prediction.size1, prediction.stored1, matches.keypoints1),
-        )
-    )
-    errors = metrics.reprojection_errors(points0, points1, pair.homography)
+    errors = metrics.reprojection_errors(*prediction.stored_keypoints(), pair.homography)
     true_angle = metrics.rotation_at_centre(true_homography(pair, prediction), prediction.size0)
     return RotoOutcome(
         angle=pair.angle,
@@ -274,28 +245,28 @@ def summarise(found: Sequence[RotoOutcome]) -> TableRow:
     return {
         "num_failed": sum(outcome.failed for outcome in found),
         "precision": {key: fmean(outcome.precision[key] for outcome in found) for key in found[0].precision},
-        "angle_error_median": median(angle_errors) if angle_errors else None,
+        "angle_error_median": metrics.middle(angle_errors),
     }
 
 
 # The benchmark --------------------------------------------------------------------------------------------------------
 
 
-def _describe(result: Result[RotoPair, RotoOutcome, RotoOptions]) -> str:
+RotoResult = Result[RotoPair, RotoOutcome, str]
+"""Options are what the data is called, which the report says."""
+
+
+def _describe(result: RotoResult) -> str:
     made = "Roto-360-like data, made by this tool and not comparable with published numbers. "
     return (
-        f"{made if result.options.like else ''}{result.describe_views()} Every rotated image is matched with the "
+        f"{made if result.options == LIKE else ''}{result.describe_views()} Every rotated image is matched with the "
         f"upright one. Precision is the fraction of matches within 3, 5 and 10 stored pixels of the truth, in per "
         f"cent, as the mean over pairs, 0 where there are no matches; keypoints are the mean over images, the angle "
         f"error is the median. RELF matches by plain mutual nearest neighbours, here `:mutual-nearest`; {COSTS}"
     )
 
 
-def _plots(result: Result[RotoPair, RotoOutcome, RotoOptions]) -> dict[str, Draw]:
-    return {"precision-by-angle.png": partial(_plot, result)}
-
-
-def _plot(result: Result[RotoPair, RotoOutcome, RotoOptions], path: Path) -> None:
+def _plot(result: RotoResult, path: Path) -> None:
     least = f"{PIXELS[0]:g}"
     series = {}
     for row in result.evaluations[0].rows:
@@ -307,21 +278,9 @@ def _plot(result: Result[RotoPair, RotoOutcome, RotoOptions], path: Path) -> Non
         series,
         xlabel="rotation that the file is named after, degrees",
         ylabel=f"precision at {least} px, per cent",
-        title=result.options.title,
+        title=result.options,
         ylim=(0.0, 100.0),
         xticks=range(0, 361, 45),
-    )
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sequences", type=names, metavar="LIST", help="names of the scenes (default: all)")
-    parser.add_argument("--make", type=Path, metavar="IMAGES", help="make data in --data from these photographs")
-    parser.add_argument(
-        "--scenes",
-        type=positive,
-        default=SCENES,
-        metavar="N",
-        help="photographs for --make, the first ones by name (default: %(default)s)",
     )
 
 
@@ -345,12 +304,18 @@ ROTO_360 = PairBenchmark(
     max_size=MAX_SIZE,
     seed=False,
     paper=("roto-360", ""),
-    add_options=_add_options,
+    own_options=(
+        Option("--sequences", "names of the scenes (default: all)", names, "LIST"),
+        Option("--make", "make data in --data from these photographs", Path, "IMAGES"),
+        Option(
+            "--scenes", "photographs for --make, the first ones by name (default: %(default)s)", positive, "N", SCENES
+        ),
+    ),
     instead=_make_asked,
     list_pairs=lambda arguments: list_pairs(arguments.data, arguments.sequences),
-    options=RotoOptions(),
-    read_options=lambda arguments: RotoOptions(is_made(arguments.data)),
-    comparable=lambda options: not options.like,
+    options=ORIGINAL,
+    read_options=lambda arguments: LIKE if is_made(arguments.data) else ORIGINAL,
+    comparable=lambda title: title == ORIGINAL,
     measure=measure_pair,
     summarise=summarise,
     columns=(
@@ -363,8 +328,8 @@ ROTO_360 = PairBenchmark(
         *COST_COLUMNS,
     ),
     describe=_describe,
-    settings=lambda options: {"data": options.title, "correct_pixels": list(PIXELS)},
-    title=lambda options: options.title,
+    settings=lambda title: {"data": title, "correct_pixels": list(PIXELS)},
+    title=lambda title: title,
     groups={"by_angle": lambda pair: str(pair.angle), "by_sequence": by_sequence},
-    plots=_plots,
+    plots=lambda result: {"precision-by-angle.png": partial(_plot, result)},
 )

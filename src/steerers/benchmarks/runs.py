@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -63,38 +64,17 @@ def load_runs(
     from steerers.pipeline import load
 
     parsed = [_parse_spec(spec) for spec in specs]
-    given = _deal(weights, [(spec.model, spec.detector) for spec in parsed])
+    given = _deal(weights, [(model, options["detector"]) for model, options in parsed])
+    configured = partial(load, num_keypoints=num_keypoints, max_size=max_size, device=device, precision=precision)
     runs = [
-        Run(
-            label,
-            load(
-                spec.model,
-                detector=spec.detector,
-                weights=files,
-                strategy=spec.strategy,
-                order=spec.order,
-                num_keypoints=num_keypoints,
-                max_size=max_size,
-                device=device,
-                precision=precision,
-                **spec.options,
-            ),
-        )
-        for label, spec, files in zip(specs, parsed, given, strict=True)
+        Run(label, configured(model, weights=files, **options))
+        for label, (model, options), files in zip(specs, parsed, given, strict=True)
     ]
     return share_extractors(runs)
 
 
-@dataclass(frozen=True)
-class _Spec:
-    model: str
-    detector: str | None
-    strategy: str | None
-    order: Order
-    options: dict[str, Any]
-
-
-def _parse_spec(text: str) -> _Spec:
+def _parse_spec(text: str) -> tuple[str, dict[str, Any]]:
+    """The model, and keyword arguments of :func:`steerers.load`."""
     path, mark, query = text.partition("?")
     model, *rest = path.split(":")
     name, *detector = model.split("@")
@@ -106,7 +86,8 @@ def _parse_spec(text: str) -> _Spec:
             raise ValueError(f"cannot read {text!r}: the order {rest[1]!r} is neither a whole number nor 'continuous'")
         order = None if rest[1] == "continuous" else int(rest[1])
     options = dict(_parse_option(text, part) for part in query.split("&")) if query else {}
-    return _Spec(name, detector[0] if detector else None, rest[0] if rest else None, order, options)
+    how = {"detector": detector[0] if detector else None, "strategy": rest[0] if rest else None, "order": order}
+    return name, {**how, **options}
 
 
 def _parse_option(text: str, part: str) -> tuple[str, float]:
@@ -164,7 +145,8 @@ def fingerprint(module: nn.Module) -> str:
     parts: list[Any] = []
     for name, part in module.named_modules():
         public = {key: _plain(value) for key, value in vars(part).items() if key[0] != "_" and key != "training"}
-        hidden = [fingerprint(m) for v in vars(part).values() if isinstance(v, tuple) for m in v if _is_module(m)]
+        held = [inner for value in vars(part).values() if isinstance(value, tuple) for inner in value]
+        hidden = [fingerprint(inner) for inner in held if isinstance(inner, nn.Module)]
         parts.append([name, f"{type(part).__module__}.{type(part).__qualname__}", public, hidden])
     parts.append({key: _plain(value) for key, value in module.state_dict().items()})
     return sha256(parts)
@@ -196,10 +178,6 @@ def describe_matching(pipeline: Pipeline) -> dict[str, Any]:
 def describe_steerer(steerer: Steerer) -> str:
     """Its group, and whether its representation is known."""
     return f"{steerer.group}, {'learned' if steerer.representation is None else 'fixed'}"
-
-
-def _is_module(value: object) -> bool:
-    return isinstance(value, nn.Module)
 
 
 def _plain(value: object) -> Any:

@@ -7,7 +7,6 @@ every marked point of every pair is one error, those of a pair without homograph
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Sequence
@@ -20,17 +19,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from steerers._console import Option
 from steerers.benchmarks import metrics
-from steerers.benchmarks.benchmark import (
-    COSTS,
-    PairBenchmark,
-    Result,
-    check_threshold,
-    plot_errors,
-)
-from steerers.benchmarks.pairs import Pair
-from steerers.benchmarks.predict import Prediction
-from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, Draw, TableRow, failed_fraction, number, percent
+from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, check_threshold, plot_errors
+from steerers.benchmarks.predict import Pair, Prediction
+from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, TableRow, failed_fraction, number, percent
 from steerers.geometry import to_normalised, to_pixels
 from steerers.images.load import Size
 
@@ -84,7 +77,8 @@ def read_pair(path: Path, folder: Path) -> AnnotatedPair:
         content = json.loads(path.read_text(encoding="utf-8"))
         last = content["correspondences"][-1]
         points0, points1 = (np.array(last[key], np.float64) for key in ("pts_src", "pts_dst"))
-        images = [_locate(folder, content[key]) for key in ("query_path", "pred_path")]
+        # made on Windows: both slashes part folders
+        images = [folder.joinpath(*PureWindowsPath(content[key]).parts) for key in ("query_path", "pred_path")]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: not an annotation of SatAst ({type(error).__name__}: {error}); {HELP}") from error
     if points0.ndim != 2 or points0.shape[1:] != (2,) or points0.shape != points1.shape or not len(points0):
@@ -99,11 +93,6 @@ def read_pair(path: Path, folder: Path) -> AnnotatedPair:
             raise ValueError(f"{path} names {image}, which is not there; {HELP}")
     name = path.stem.removeprefix("annotation_")
     return AnnotatedPair(name, name, images[0], images[1], points0=points0, points1=points1)
-
-
-def _locate(folder: Path, written: str) -> Path:
-    """The annotations were made on Windows: both slashes part folders."""
-    return folder.joinpath(*PureWindowsPath(written).parts)
 
 
 # Measuring ------------------------------------------------------------------------------------------------------------
@@ -202,34 +191,6 @@ def _describe(result: SatAstResult) -> str:
     )
 
 
-def _settings(estimator: NormalisedEstimator) -> dict[str, Any]:
-    return {
-        "estimator": {"name": "OpenCV USAC_DEFAULT, normalised coordinates", **asdict(estimator)},
-        "auc_pixels": list(AUC_PIXELS),
-    }
-
-
-def _plots(result: SatAstResult) -> dict[str, Draw]:
-    return plot_errors(
-        result,
-        "errors",
-        lambda outcome: outcome.errors,
-        limit=AUC_PIXELS[-1],
-        xlabel="error of a marked point, stored pixels",
-        ylabel="points, per cent",
-    )
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--threshold",
-        type=float,
-        default=0.001,
-        metavar="T",
-        help="of the estimator's inliers, for images that span -1 to 1 (default: %(default)s)",
-    )
-
-
 SAT_AST = PairBenchmark(
     name="sat-ast",
     help="homographies from astronauts' photographs to satellite images (SatAst)",
@@ -243,7 +204,15 @@ SAT_AST = PairBenchmark(
     seed=False,
     rotations="upright,quarter",
     rotates=True,
-    add_options=_add_options,
+    own_options=[
+        Option(
+            "--threshold",
+            "of the estimator's inliers, for images that span -1 to 1 (default: %(default)s)",
+            float,
+            "T",
+            0.001,
+        )
+    ],
     list_pairs=lambda arguments: list_pairs(arguments.data),
     options=NormalisedEstimator(),
     read_options=lambda arguments: NormalisedEstimator(arguments.threshold),
@@ -259,6 +228,15 @@ SAT_AST = PairBenchmark(
         *COST_COLUMNS,
     ),
     describe=_describe,
-    settings=_settings,
-    plots=_plots,
+    settings=lambda estimator: {
+        "estimator": {"name": "OpenCV USAC_DEFAULT, normalised coordinates", **asdict(estimator)},
+        "auc_pixels": list(AUC_PIXELS),
+    },
+    plots=plot_errors(
+        "errors",
+        lambda outcome: outcome.errors,
+        limit=AUC_PIXELS[-1],
+        xlabel="error of a marked point, stored pixels",
+        ylabel="points, per cent",
+    ),
 )

@@ -22,13 +22,14 @@ import numpy as np
 from steerers._files import atomic_write
 from steerers._version import __version__
 from steerers.benchmarks import predict
-from steerers.benchmarks.pairs import AnyPair, Pair, hash_pairs
-from steerers.benchmarks.predict import Observer, Prediction, Predictions, ViewSettings
+from steerers.benchmarks.predict import AnyPair, Observer, Pair, Prediction, Predictions, ViewSettings, hash_pairs
 from steerers.benchmarks.runs import Run, describe_matching, fingerprint, hash_files, sha256
 from steerers.features import Matches
 
 FORMAT = 4
 """Of the files; a change of what they mean raises it."""
+FILE = "{:05d}.npz"
+"""Of a pair, by its index."""
 _OF_MATCHES = {"keypoints0": np.float32, "keypoints1": np.float32, "scores": np.float32, "indices": np.int64}
 _OF_PREDICTION = (
     "size0", "size1", "stored0", "stored1", "num_keypoints",
@@ -55,10 +56,10 @@ def predict_or_load(
     predict.check_runs(runs, pairs)
     settings = settings or ViewSettings()
     kept = [_Kept(cache, run, _config(run, pairs, settings, observe), made or {}, len(pairs)) for run in runs]
-    whole = [one.run.label for one in kept if one.is_whole()]
+    whole = [one.run.label for one in kept if one.was_whole]
     if whole:
         sys.stderr.write(f"matched before, taken from {cache}: {', '.join(whole)}\n")
-    missing = [one for one in kept if not one.is_whole()]
+    missing = [one for one in kept if not one.was_whole]
     if missing:
         left, done = [one.run for one in missing], [one.found for one in missing]
         for index, found in predict.predict_each(left, pairs, settings, observe, done):
@@ -99,10 +100,7 @@ class _Kept:
         self._made_at: dict[float, dict[str, Any]] = {}  # by the time of each pair
         for index in range(count):
             self._read(index)
-
-    def is_whole(self) -> bool:
-        """Whether all pairs are there."""
-        return len(self.found) == self.count
+        self.was_whole = len(self.found) == count
 
     def add(self, index: int, prediction: Prediction) -> None:
         """Keep the prediction of a pair."""
@@ -110,7 +108,8 @@ class _Kept:
         self.found[index], self._made_at[now] = prediction, self._made
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write(_file(self.folder, index), prediction, {"config": self.config, "made": self._made, "time": now})
+            about = {"config": self.config, "made": self._made, "time": now}
+            write(self.folder / FILE.format(index), prediction, about)
 
     def finish(self) -> Predictions:
         """All predictions, in the order of the pairs; those of several places name the last, and all before it."""
@@ -121,8 +120,7 @@ class _Kept:
 
     def _read(self, index: int) -> None:
         """Take what is kept of a pair; a damaged file is removed, so that the pair is matched again."""
-        path = None if self.folder is None else _file(self.folder, index)
-        if path is None or not path.exists():
+        if self.folder is None or not (path := self.folder / FILE.format(index)).exists():
             return
         try:
             self.found[index], about = read(path, self.config)
@@ -134,10 +132,6 @@ class _Kept:
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
-
-
-def _file(folder: Path, index: int) -> Path:
-    return folder / f"{index:05d}.npz"
 
 
 def write(path: Path, prediction: Prediction, about: dict[str, Any]) -> None:
@@ -164,13 +158,12 @@ def read(path: Path, config: dict[str, Any]) -> tuple[Prediction, dict[str, Any]
         if len({len(array) for array in arrays.values()}) > 1:
             raise ValueError("its arrays are of several lengths")
         names = {"model": config["model"], "strategy": config["strategy"]["name"]}
-        values = {name: _tuple(about[name]) for name in _OF_PREDICTION}
+        told = {name: about[name] for name in _OF_PREDICTION}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in told.items()
+        }
         return Prediction(Matches(**arrays, angle=about["angle"], **names), **values), about
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:  # it cannot be opened, whatever is in it
             raise
         raise ValueError(f"{path}: not a file of predictions, or damaged ({error})") from error
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

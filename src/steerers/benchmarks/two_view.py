@@ -3,48 +3,58 @@
 The pose error of a pair is the larger of the angle between the estimated and the true rotation and the angle between
 the lines of the translations, in degrees; the score is the area under the curve of recall at 5, 10 and 20 degrees. Two
 estimators are protocols by name: ``poselib``, and ``opencv``, that of DeDoDe and of the steerers paper.
+
+Cameras are those of folders with a ``cameras.json`` each, and of LoFTR's MegaDepth-1500: intrinsics for pixels with the
+centre of the top-left pixel at (0, 0), poses from the world to the camera, ``x ~ K (R X + t)``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from steerers._arguments import names, positive
-from steerers.benchmarks import cameras, metrics
-from steerers.benchmarks.benchmark import (
-    COSTS,
-    PairBenchmark,
-    Result,
-    check_threshold,
-    plot_errors,
-)
-from steerers.benchmarks.cameras import PosePair
-from steerers.benchmarks.pairs import ROTATIONS, Rotation
-from steerers.benchmarks.predict import Prediction
+from steerers._console import Option, names, positive
+from steerers.benchmarks import metrics
+from steerers.benchmarks.benchmark import COSTS, SEQUENCES, PairBenchmark, Result, check_threshold, plot_errors
+from steerers.benchmarks.predict import ROTATIONS, Pair, Prediction, Rotation, choose
 from steerers.benchmarks.report import (
     COST_COLUMNS,
     MISSING,
     MODEL_COLUMNS,
     Column,
-    Draw,
     TableRow,
     failed_fraction,
     look_up,
     number,
 )
-from steerers.geometry import Pose, scaling, transform_points
+from steerers.datasets.safe_arrays import read_named
+from steerers.geometry import Pose, scaling
 from steerers.images.load import Size
 
+CAMERAS_FILE = "cameras.json"
+CAMERAS_HELP = (
+    f"give --data a folder of sequences, each a folder of images with a {CAMERAS_FILE}: a list of "
+    '{"name": "0000.jpg", "K": [3 x 3], "R": [3 x 3], "t": [3]} with x ~ K (R X + t), the centre of the top-left pixel '
+    "at (0, 0)"
+)
+MEGADEPTH_SCENES = ("0015_0.1_0.3", "0015_0.3_0.5", "0022_0.1_0.3", "0022_0.3_0.5", "0022_0.5_0.7")
+MEGADEPTH_HELP = (
+    "get the five scene files from https://github.com/zju3dv/LoFTR, assets/megadepth_test_1500_scene_info "
+    f"({', '.join(MEGADEPTH_SCENES)}; each .npz), and the images of scenes 0015 and 0022 from LoFTR's Google Drive "
+    "(megadepth_test_1500) or from MegaDepth as D2-Net undistorts it, and give --data the folder that holds the npz "
+    "files, or a folder of them, and Undistorted_SfM/0015/images, Undistorted_SfM/0022/images"
+)
+Matrix = NDArray[np.float64]
 AUC_DEGREES = (5.0, 10.0, 20.0)
 EstimatorName = Literal["poselib", "opencv"]
 THRESHOLDS: dict[EstimatorName, float] = {"poselib": 1.0, "opencv": 0.5}
@@ -56,7 +66,167 @@ PAPER = (
     " Rows of the paper are of its own protocol: images squashed to 784 x 784, 20000 keypoints, the opencv estimator, "
     "and all of MegaDepth-1500, whatever was asked for here."
 )
-_NO_POSE: tuple[int, Any, Any] = (0, None, None)
+
+
+# Cameras ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """An image and its camera."""
+
+    path: Path
+    K: Matrix  # (3, 3)
+    R: Matrix  # (3, 3)
+    t: Matrix  # (3,)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PosePair(Pair):
+    """A pair with its intrinsics, in stored pixels, and its true pose ``X1 = R X0 + t``."""
+
+    K0: Matrix  # (3, 3)
+    K1: Matrix
+    R: Matrix  # (3, 3)
+    t: Matrix  # (3,)
+
+    def key(self) -> dict[str, Any]:
+        return {**super().key(), **{name: getattr(self, name).tolist() for name in ("K0", "K1", "R", "t")}}
+
+
+def make_pair(name: str, sequence: str, first: Camera, second: Camera) -> PosePair:
+    """The pair of two images whose cameras are in one world."""
+    R = second.R @ first.R.T
+    t = second.t - R @ first.t
+    return PosePair(name, sequence, first.path, second.path, K0=first.K, K1=second.K, R=R, t=t)
+
+
+def list_pairs(
+    folder: Path, apart: Sequence[int] = (1, 2, 3), sequences: Sequence[str] | None = None
+) -> list[PosePair]:
+    """The pairs (i, i + k) of the images of every sequence, for every ``k`` of ``apart``.
+
+    Args:
+        folder: of sequences, or one sequence.
+        sequences: names of those that are wanted; by default all.
+
+    Raises:
+        ValueError: if there are no such sequences, or a broken one.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}; {CAMERAS_HELP}")
+    folders = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
+    found = {path.resolve().name: path for path in folders if (path / CAMERAS_FILE).is_file()}
+    if not found:
+        raise ValueError(f"{folder} holds no sequences with a {CAMERAS_FILE}; {CAMERAS_HELP}")
+    wanted = choose(found, None if sequences is None else sorted(sequences), folder)
+    pairs = [pair for name, path in wanted.items() for pair in _pair_up(name, read_cameras(path), apart)]
+    if not pairs:
+        raise ValueError(f"no sequence of {folder} has two images that are {' or '.join(map(str, apart))} apart")
+    return pairs
+
+
+def _pair_up(sequence: str, cameras: Sequence[Camera], apart: Sequence[int]) -> list[PosePair]:
+    return [
+        make_pair(f"{sequence} {first.path.stem}-{cameras[i + k].path.stem}", sequence, first, cameras[i + k])
+        for i, first in enumerate(cameras)
+        for k in sorted(set(apart))
+        if i + k < len(cameras)
+    ]
+
+
+def read_cameras(folder: Path) -> list[Camera]:
+    """The cameras of one sequence, in the order of the file."""
+    path = folder / CAMERAS_FILE
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error})") from error
+    if not isinstance(entries, list):
+        raise ValueError(f"{path}: it holds no list; {CAMERAS_HELP}")
+    return [_read_camera(folder, f"{path}, entry {index}", entry) for index, entry in enumerate(entries)]
+
+
+def _read_camera(folder: Path, where: str, entry: Any) -> Camera:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        raise ValueError(f"{where}: it has no name; {CAMERAS_HELP}")
+    image = folder / entry["name"]
+    if not image.is_file():
+        raise ValueError(f"{where}: there is no image {image}")
+    shapes = {"K": (3, 3), "R": (3, 3), "t": (3,)}
+    K, R, t = (_matrix(f"{where}: {name}", entry.get(name), shape) for name, shape in shapes.items())
+    _check_camera(where, K, R)
+    return Camera(image, K, R, t)
+
+
+def _matrix(where: str, values: Any, shape: tuple[int, ...]) -> Matrix:
+    try:
+        matrix = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        matrix = np.zeros(0)
+    if matrix.shape != shape or not np.isfinite(matrix).all():
+        raise ValueError(f"{where} must be {' x '.join(map(str, shape))} finite numbers")
+    return matrix
+
+
+def _check_camera(where: str, K: Matrix, R: Matrix) -> None:
+    if K[0, 0] <= 0 or K[1, 1] <= 0 or K[1, 0] != 0 or not np.array_equal(K[2], (0, 0, 1)):
+        raise ValueError(f"{where}: K must be [[fx, 0, cx], [0, fy, cy], [0, 0, 1]], got {K.tolist()}")
+    if np.abs(R @ R.T - np.eye(3)).max() > 1e-3 or np.linalg.det(R) < 0:
+        raise ValueError(f"{where}: R must be a rotation, got {R.tolist()}")
+
+
+def list_megadepth(folder: Path, scenes: Sequence[str] | None = None) -> list[PosePair]:
+    """The pairs of LoFTR's scene files, 300 each, in their order.
+
+    Raises:
+        ValueError: if files or images are missing, saying what to get; or if a file is damaged.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}; {MEGADEPTH_HELP}")
+    for name in scenes or ():
+        if name not in MEGADEPTH_SCENES:
+            raise ValueError(f"MegaDepth-1500 has no scene file {name!r}; it has {', '.join(MEGADEPTH_SCENES)}")
+    wanted = [name for name in MEGADEPTH_SCENES if scenes is None or name in scenes]
+    pairs = [pair for name in wanted for pair in _read_scene(folder, _find_scene(folder, name))]
+    images = {path for pair in pairs for path in (pair.image0, pair.image1)}
+    missing = sorted(path for path in images if not path.is_file())
+    if missing:
+        raise ValueError(f"{len(missing)} of {len(images)} images are missing, such as {missing[0]}; {MEGADEPTH_HELP}")
+    return pairs
+
+
+def _find_scene(folder: Path, name: str) -> Path:
+    found = [path for path in (folder / f"{name}.npz", *sorted(folder.glob(f"*/{name}.npz"))) if path.is_file()]
+    if not found:
+        raise ValueError(f"there is no {name}.npz in {folder}, nor in a folder in it; {MEGADEPTH_HELP}")
+    return found[0]
+
+
+def _read_scene(folder: Path, path: Path) -> list[PosePair]:
+    values = read_named(path, ("image_paths", "intrinsics", "poses", "pair_infos"), "scene file")
+    try:
+        chosen = [(int(index0), int(index1)) for (index0, index1), *_ in values["pair_infos"]]
+        cameras = {index: _scene_camera(folder, values, index) for pair in chosen for index in pair}
+    except (TypeError, ValueError, IndexError) as error:
+        raise ValueError(f"{path}: not a scene file of LoFTR ({error})") from error
+    return [
+        make_pair(f"{path.stem} {number}", path.stem, cameras[index0], cameras[index1])
+        for number, (index0, index1) in enumerate(chosen)
+    ]
+
+
+def _scene_camera(folder: Path, values: dict[str, Any], index: int) -> Camera:
+    """Intrinsics are COLMAP's, for pixels with the corner of the top-left one at (0, 0): half a pixel is taken off."""
+    where = f"image {index}"
+    K = _matrix(f"intrinsics of {where}", values["intrinsics"][index], (3, 3))
+    pose = _matrix(f"pose of {where}", values["poses"][index], (4, 4))
+    _check_camera(where, K, pose[:3, :3])
+    centred = K - np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
+    return Camera(folder / str(values["image_paths"][index]), centred, pose[:3, :3], pose[:3, 3])
+
+
+# Estimating -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -79,11 +249,7 @@ class PoseEstimator:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.name not in THRESHOLDS:
-            raise ValueError(f"unknown estimator {self.name!r}; use {' or '.join(THRESHOLDS)}")
         check_threshold(self.pixels)
-        if self.runs < 1:
-            raise ValueError(f"runs must be at least 1, got {self.runs}")
         if not 0 <= self.seed < 2**31 - self.runs:
             raise ValueError(f"seed must be 0 to 2^31 - 1, with those of the other runs, got {self.seed}")
 
@@ -101,31 +267,23 @@ class PoseEstimator:
 
     def estimate(self, pair: PosePair, prediction: Prediction, seed: int) -> Pose:
         """The pose between the cameras, from matches in pixels of the unrotated images."""
-        matches = prediction.matches
         if self.name == "poselib":
             K0 = scaled(pair.K0, prediction.stored0, prediction.size0)
             K1 = scaled(pair.K1, prediction.stored1, prediction.size1)
-            return matches.pose(K0, K1, threshold=self.pixels, max_iterations=self.max_iterations, seed=seed)
-        points0 = _move(matches.keypoints0, prediction.size0, prediction.stored0)
-        points1 = _move(matches.keypoints1, prediction.size1, prediction.stored1)
-        return estimate_opencv(points0, points1, pair.K0, pair.K1, threshold=self.pixels, seed=seed)
+            return prediction.matches.pose(K0, K1, threshold=self.pixels, max_iterations=self.max_iterations, seed=seed)
+        return estimate_opencv(*prediction.stored_keypoints(), pair.K0, pair.K1, threshold=self.pixels, seed=seed)
 
 
-def scaled(K: NDArray[np.float64], size: Size, new_size: Size) -> NDArray[np.float64]:
+def scaled(K: Matrix, size: Size, new_size: Size) -> Matrix:
     """Intrinsics of an image of ``size`` after it is resized to ``new_size``, both (width, height)."""
     return scaling(size, new_size).numpy() @ K
 
 
-def _move(points: NDArray[Any], size: Size, new_size: Size) -> NDArray[np.float64]:
-    moved: NDArray[np.float64] = transform_points(scaling(size, new_size), torch.from_numpy(points).double()).numpy()
-    return moved
-
-
 def estimate_opencv(
-    points0: NDArray[np.float64],
-    points1: NDArray[np.float64],
-    K0: NDArray[np.float64],
-    K1: NDArray[np.float64],
+    points0: Matrix,
+    points1: Matrix,
+    K0: Matrix,
+    K1: Matrix,
     *,
     threshold: float = 0.5,
     seed: int = 0,
@@ -156,7 +314,7 @@ def estimate_opencv(
         poses = [cv2.recoverPose(E, rays0, rays1, np.eye(3), 1e9, mask=mask.copy()) for E in found]
     except cv2.error:  # degenerate points; OpenCV signals them so
         return nothing
-    count, R, t = max(((pose[0], pose[1], pose[2]) for pose in poses), key=lambda pose: pose[0], default=_NO_POSE)
+    count, R, t, *_ = max(poses, key=lambda pose: pose[0], default=(0, np.eye(3), np.zeros(3)))
     if not count or not (np.isfinite(R).all() and np.isfinite(t).all()):
         return nothing
     inliers = np.zeros(len(points0), dtype=bool)
@@ -193,11 +351,11 @@ def summarise(found: Sequence[PoseOutcome]) -> TableRow:
     """The numbers of a table's row: means over the estimator's runs, and the deviation of the areas among them."""
     runs = len(found[0].pose_errors)
     areas = [metrics.auc([outcome.pose_errors[run] for outcome in found], AUC_DEGREES) for run in range(runs)]
-    keys = [f"{degrees:g}" for degrees in AUC_DEGREES]
+    by_degrees = {f"{degrees:g}": area for degrees, *area in zip(AUC_DEGREES, *areas, strict=True)}
     return {
         "num_failed": sum(math.isinf(error) for outcome in found for error in outcome.pose_errors) / runs,
-        "auc": {key: fmean(area) for key, area in zip(keys, zip(*areas, strict=True), strict=True)},
-        "auc_deviation": {key: pstdev(area) for key, area in zip(keys, zip(*areas, strict=True), strict=True)},
+        "auc": {degrees: fmean(area) for degrees, area in by_degrees.items()},
+        "auc_deviation": {degrees: pstdev(area) for degrees, area in by_degrees.items()},
         "num_inliers": fmean(outcome.num_inliers for outcome in found),
     }
 
@@ -242,41 +400,14 @@ def _describe(result: PoseResult) -> str:
     )
 
 
-def _plots(result: PoseResult) -> dict[str, Draw]:
-    return plot_errors(
-        result, "pose-error", lambda o: o.pose_errors, limit=max(AUC_DEGREES), xlabel="pose error, degrees"
-    )
-
-
-def _add_options(parser: argparse.ArgumentParser, *, estimator: EstimatorName = "opencv") -> None:
-    parser.add_argument("--sequences", type=names, metavar="LIST", help="names of the sequences (default: all)")
-    parser.add_argument(
-        "--estimator",
-        choices=tuple(THRESHOLDS),
-        default=estimator,
-        help="opencv is that of the paper (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--threshold", type=float, metavar="PX", help="of inliers (default: 1 for poselib, 0.5 for opencv)"
-    )
-    parser.add_argument(
-        "--runs",
-        dest="repeats",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="estimate every pair so often, with other seeds (default: %(default)s)",
-    )
-
-
-def _add_cameras_options(parser: argparse.ArgumentParser) -> None:
-    _add_options(parser, estimator="poselib")
-    parser.add_argument(
-        "--apart",
-        type=lambda text: [positive(number) for number in names(text)],
-        default="1,2,3",
-        metavar="LIST",
-        help="pairs (i, i + k) of a sequence for each k (default: %(default)s)",
+def _options(estimator: EstimatorName) -> tuple[Option, ...]:
+    about = "opencv is that of the paper (default: %(default)s)"
+    often = "estimate every pair so often, with other seeds (default: %(default)s)"
+    return (
+        SEQUENCES,
+        Option("--estimator", about, default=estimator, choices=tuple(THRESHOLDS)),
+        Option("--threshold", "of inliers (default: 1 for poselib, 0.5 for opencv)", float, "PX"),
+        Option("--runs", often, positive, "N", 1, dest="repeats"),
     )
 
 
@@ -303,7 +434,7 @@ _benchmark = partial(
     ),
     describe=_describe,
     settings=lambda estimator: {"estimator": estimator.describe(), "auc_degrees": list(AUC_DEGREES)},
-    plots=_plots,
+    plots=plot_errors("pose-error", lambda o: o.pose_errors, limit=max(AUC_DEGREES), xlabel="pose error, degrees"),
 )
 
 
@@ -319,8 +450,8 @@ def _megadepth(
         data="the folder that holds LoFTR's scene files and Undistorted_SfM",
         num_keypoints=20_000,
         paper=("megadepth", variant),
-        add_options=_add_options,
-        list_pairs=lambda arguments: cameras.list_megadepth(arguments.data, arguments.sequences),
+        own_options=_options("opencv"),
+        list_pairs=lambda arguments: list_megadepth(arguments.data, arguments.sequences),
         rotation=rotation,
     )
 
@@ -341,6 +472,15 @@ CAMERAS = _benchmark(
 """,
     data="a folder of sequences, each with a cameras.json",
     rotations="upright",
-    add_options=_add_cameras_options,
-    list_pairs=lambda arguments: cameras.list_pairs(arguments.data, arguments.apart, arguments.sequences),
+    own_options=(
+        *_options("poselib"),
+        Option(
+            "--apart",
+            "pairs (i, i + k) of a sequence for each k (default: %(default)s)",
+            lambda text: [positive(number) for number in names(text)],
+            "LIST",
+            "1,2,3",
+        ),
+    ),
+    list_pairs=lambda arguments: list_pairs(arguments.data, arguments.apart, arguments.sequences),
 )

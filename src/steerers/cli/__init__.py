@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from steerers._arguments import BAD_INPUT, INTERRUPTED
+from steerers._console import BAD_INPUT, INTERRUPTED
 from steerers._version import __version__
 
 
@@ -31,7 +31,7 @@ def make_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"steerers {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     for module in (match, models, fit, train, spectrum, data, eval, bench, export):
-        module.add_to(commands)
+        module.COMMAND.add_to(commands)
     return parser
 
 

@@ -3,85 +3,40 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from steerers._console import Option, flag, positive, progress
+from steerers._devices import device_name, parse_device
+from steerers.benchmarks.report import dump, write_text
+from steerers.benchmarks.speed import matching
+from steerers.benchmarks.speed.subjects import ROTATING, build_untrained
 from steerers.cli import options
+from steerers.cli.options import Command
+from steerers.datasets.photos import find_images
+from steerers.models import zoo
 from steerers.models.base import NUM_KEYPOINTS
-from steerers.pipeline import MAX_SIZE
-from steerers.viz.progress import progress
+from steerers.pipeline import MAX_SIZE, load
 
 if TYPE_CHECKING:
-    import torch
-
     from steerers.benchmarks.speed.extraction import ExtractionRow, PipelineRow
-    from steerers.benchmarks.speed.matching import MatchingRow
-    from steerers.models.zoo import Model
-
-EXAMPLES = {
-    "match": """\
-  steerers bench match --num 5000 --dim 256 --order 8
-  steerers bench match --num 20000 --no-textbook --strategies dual-softmax max-similarity --json bench.json
-  steerers bench match --device cuda --num 5000 10000 20000 --order 4 8 --repeats 20
-""",
-    "describe": """\
-  steerers bench describe --models dedode-b,compact --random-weights --device cuda --precision float16
-  steerers bench describe --models compact --size 1024x768 --num-keypoints 2048 --repeats 3
-""",
-    "pipeline": """\
-  steerers bench pipeline --data photos --device cuda --precision float16 --batch 8
-  steerers bench pipeline a.jpg b.jpg c.jpg --model upright-sift
-""",
-}
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    first = [example.splitlines()[0] for example in EXAMPLES.values()]
-    parser = commands.add_parser(
-        "bench",
-        help="measure speed and memory",
-        description="Measure speed and memory.",
-        epilog="\n".join(["example:", *first]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    subjects = parser.add_subparsers(title="what to measure", metavar="SUBJECT", required=True)
-    _add_match(subjects)
-    _add_describe(subjects)
-    _add_pipeline(subjects)
-
-
-def _add_subject(
-    subjects: Any, name: str, run: Callable[[argparse.Namespace], int], what: str, description: str
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subjects.add_parser(
-        name,
-        help=what,
-        description=description,
-        epilog=f"example:\n{EXAMPLES[name]}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(run=run)
-    return parser
-
-
-def _add_measuring_options(parser: argparse.ArgumentParser, *, repeats: int) -> None:
+def _measuring_options(repeats: int) -> tuple[Option, ...]:
     """How often and where it runs, and where the table goes."""
-    parser.add_argument(
-        "--repeats", type=options.positive, default=repeats, metavar="N", help="the median counts (%(default)s)"
+    return (
+        Option("--repeats", "the median counts (%(default)s)", positive, "N", repeats),
+        Option("--device", "cpu, cuda, cuda:1 (default: %(default)s)", default="cpu"),
+        Option("--json", "write the table as JSON", Path, "FILE"),
     )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON")
 
 
 def _environment(device: torch.device) -> dict[str, Any]:
     """What a timing depends on."""
-    import torch
-
-    from steerers._devices import device_name
-
     return {"device": device_name(device), "threads": torch.get_num_threads(), "torch": torch.__version__}
 
 
@@ -92,9 +47,6 @@ def _show(settings: Mapping[str, Any], table: str) -> None:
 
 
 def _write_json(path: Path | None, report: Mapping[str, Any]) -> None:
-    """Write a report, if there is a path, as JSON without NaN."""
-    from steerers.benchmarks.report import dump, write_text
-
     if path is not None:
         write_text(path, dump(report))
 
@@ -102,179 +54,86 @@ def _write_json(path: Path | None, report: Mapping[str, Any]) -> None:
 # Matching strategies --------------------------------------------------------------------------------------------------
 
 
-def _add_match(subjects: Any) -> None:
-    parser = _add_subject(
-        subjects,
-        "match",
-        run_match,
-        "matching strategies against the textbook form",
-        "Time and peak extra memory of every matching strategy beside the textbook form (dense matrices, "
-        "one product per rotation) in the same run, on random descriptions of which some correspond. Where the peak of "
-        "the device is known, also how many times the floor: all products twice, at that peak.",
-    )
-    parser.add_argument(
-        "--num", type=options.positive, nargs="+", default=[5000], metavar="N", help="descriptions an image (5000)"
-    )
-    parser.add_argument("--dim", type=options.positive, default=256, metavar="D", help="their length (256)")
-    parser.add_argument(
-        "--order", type=options.positive, nargs="+", default=[8], metavar="N", help="rotations that are tried (8)"
-    )
-    parser.add_argument(
-        "--matching",
-        type=options.fraction,
-        default=0.5,
-        metavar="FRACTION",
-        help="of descriptions that correspond (0.5)",
-    )
-    parser.add_argument("--strategies", nargs="+", metavar="NAME", help="default: all but tta")
-    parser.add_argument(
-        "--no-textbook", action="store_true", help="leave the textbook form out (it needs N x M memory)"
-    )
-    parser.add_argument(
-        "--precision", choices=["default", "exact"], default="default", help="of the fused kernels (%(default)s)"
-    )
-    parser.add_argument(
-        "--kernels", choices=["auto", "tiled", "fused"], default="auto", help="auto: fused on a GPU, else tiled"
-    )
-    parser.add_argument(
-        "--peak-tflops",
-        type=options.above_zero("a number above 0"),
-        metavar="X",
-        help="of the device, for the floor (known for H100 and H200)",
-    )
-    _add_measuring_options(parser, repeats=5)
-
-
 def run_match(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
     options.check_output(arguments.json)
-    from steerers._devices import parse_device
-
     device = parse_device(arguments.device)
-    told = [(num, order) for num in arguments.num for order in arguments.order]
-    work = [(num, order, name) for num, order in told for name in _names(arguments, order)]
-    rows: dict[tuple[int, int], list[MatchingRow]] = {}
+    sizes = [(num, order) for num in arguments.num for order in arguments.order]
+    work = [(num, order, name) for num, order in sizes for name in _names(arguments, order)]
+    rows: dict[tuple[int, int], list[matching.MatchingRow]] = {}
     for num, order, name in progress(work, "measuring"):
-        rows.setdefault((num, order), []).extend(_measured(arguments, num, order, name, device))
-    reports = []
+        settings = matching.MatchingSettings(
+            num,
+            arguments.dim,
+            order,
+            matching=arguments.matching,
+            repeats=arguments.repeats,
+            with_textbook=not arguments.no_textbook,
+            precision=arguments.precision,
+            kernels=arguments.kernels,
+            peak=matching.peak_of(device_name(device), arguments.precision, arguments.peak_tflops),
+        )
+        rows.setdefault((num, order), []).append(matching.bench_matching(name, settings, device))
+    reports: list[dict[str, Any]] = []
     for (num, order), measured in rows.items():
-        sizes = {"num": num, "dim": arguments.dim, "order": order, "matching": arguments.matching}
-        settings = {**sizes, **_how(arguments, device), **_environment(device)}
-        reports.append({**settings, "rows": [_as_json(row) for row in measured]})
-        if len(reports) > 1:
+        told = {"num": num, "dim": arguments.dim, "order": order, "matching": arguments.matching}
+        if device.type != "cpu" or arguments.kernels != "auto":
+            told |= {"precision": arguments.precision, "kernels": arguments.kernels}
+        told |= _environment(device)
+        if reports:
             print()
-        _show(settings, _matching_table(measured))
+        _show(told, _matching_table(measured))
+        found = [{**asdict(row), "speedup": row.speedup, "over_floor": row.over_floor} for row in measured]
+        reports.append({**told, "rows": found})
     _write_json(arguments.json, reports[0] if len(reports) == 1 else {"runs": reports})
     return 0
 
 
 def _names(arguments: argparse.Namespace, order: int) -> list[str]:
     """Strategies to measure: those that try no rotations only with the first order."""
-    from steerers.benchmarks.speed.matching import MEASURED
-    from steerers.benchmarks.speed.subjects import ROTATING
-
-    names = arguments.strategies or MEASURED
+    names = arguments.strategies or matching.MEASURED
     for name in names:
-        if name not in MEASURED:
-            raise ValueError(f"cannot bench strategy {name!r}; use some of {', '.join(MEASURED)}")
+        if name not in matching.MEASURED:
+            raise ValueError(f"cannot bench strategy {name!r}; use some of {', '.join(matching.MEASURED)}")
     return [name for name in names if order == arguments.order[0] or name in ROTATING]
 
 
-def _measured(
-    arguments: argparse.Namespace, num: int, order: int, name: str, device: torch.device
-) -> list[MatchingRow]:
-    from steerers.benchmarks.speed import matching
-
-    settings = matching.MatchingSettings(
-        num,
-        arguments.dim,
-        order,
-        matching=arguments.matching,
-        repeats=arguments.repeats,
-        with_textbook=not arguments.no_textbook,
-        precision=arguments.precision,
-        kernels=arguments.kernels,
-        peak=matching.peak_of(_environment(device)["device"], arguments.precision, arguments.peak_tflops),
-    )
-    return matching.bench_matching(settings, device, [name])
-
-
-def _how(arguments: argparse.Namespace, device: torch.device) -> dict[str, str]:
-    """What matters on a GPU alone, or was asked for."""
-    if device.type == "cpu" and arguments.kernels == "auto":
-        return {}
-    return {"precision": arguments.precision, "kernels": arguments.kernels}
-
-
-def _as_json(row: MatchingRow) -> dict[str, Any]:
-    return {**asdict(row), "speedup": row.speedup, "over_floor": row.over_floor}
-
-
-def _matching_table(rows: list[MatchingRow]) -> str:
+def _matching_table(rows: Sequence[matching.MatchingRow]) -> str:
     floors = any(row.floor is not None for row in rows)
-    head = f"{'strategy':<21} {'steerer':<7} {'ms':>9} {'textbook':>9} {'ratio':>6} {'extra MB':>9} {'textbook':>9}"
-    head += f" {'floor ms':>9} {'over':>6}  same" if floors else "  same"
-    return "\n".join([head, *(_matching_line(row, floors) for row in rows)])
+    head = ["strategy", "steerer", "ms", "textbook", "ratio", "extra MB", "textbook"]
+    head += ["floor ms", "over", "same"] if floors else ["same"]
+    return options.table([head, *(_matching_cells(row, floors) for row in rows)], f"<<{'>' * (len(head) - 3)}<")
 
 
-def _matching_line(row: MatchingRow, floors: bool) -> str:
+def _matching_cells(row: matching.MatchingRow, floors: bool) -> list[str]:
     digits = 3 if floors else 1  # a GPU's milliseconds are fractions
-    line = f"{row.strategy:<21} {row.steerer:<7} {1e3 * row.cost.seconds:>9.{digits}f} "
-    same = row.note or "-"
-    if row.textbook is None or row.speedup is None or row.common is None:
-        line += f"{'-':>9} {'-':>6} {row.cost.extra_bytes / 1e6:>9.1f} {'-':>9}"
-    else:
-        line += f"{1e3 * row.textbook.seconds:>9.1f} {row.speedup:>5.1f}x {row.cost.extra_bytes / 1e6:>9.1f} "
-        line += f"{row.textbook.extra_bytes / 1e6:>9.1f}"
-        same = f"{100 * row.common:.2f} % of {row.matches}"
-    if floors and row.floor is not None and row.over_floor is not None:
-        line += f" {1e3 * row.floor.seconds:>9.3f} {row.over_floor:>5.1f}x"
-    return f"{line}  {same}"
+    seconds, ratio, extra, same = "-", "-", "-", row.note or "-"
+    if row.textbook is not None and row.common is not None:
+        seconds, ratio = f"{1e3 * row.textbook.seconds:.1f}", f"{row.speedup:.1f}x"
+        extra, same = f"{row.textbook.extra_bytes / 1e6:.1f}", f"{100 * row.common:.2f} % of {row.matches}"
+    cells = [row.strategy, row.steerer, f"{1e3 * row.cost.seconds:.{digits}f}", seconds, ratio]
+    cells += [f"{row.cost.extra_bytes / 1e6:.1f}", extra]
+    if floors:
+        cells += [f"{1e3 * row.floor.seconds:.3f}", f"{row.over_floor:.1f}x"] if row.floor is not None else ["-", "-"]
+    return [*cells, same]
 
 
 # Networks -------------------------------------------------------------------------------------------------------------
 
 
-def _add_describe(subjects: Any) -> None:
-    parser = _add_subject(
-        subjects,
-        "describe",
-        run_describe,
-        "networks in their fast form against the plain module",
-        "Time and peak extra memory of detection and description of one image of noise: the plain module "
-        "in float32 and under autocast, and its fast form, in the same run; and how far they find the same.",
-    )
-    parser.add_argument("--models", default="compact", metavar="LIST", help="with commas between (%(default)s)")
-    options.add_weights_option(parser)
-    parser.add_argument("--random-weights", action="store_true", help="models without their weights")
-    parser.add_argument(
-        "--size",
-        type=options.parse_size,
-        default=(784, 784),
-        metavar="WxH",
-        help="of the image, pixels (default: 784x784)",
-    )
-    parser.add_argument("--num-keypoints", type=options.positive, default=5000, metavar="N", help="default: 5000")
-    parser.add_argument("--precision", default="float16", help="float16, bfloat16, or float32 alone (%(default)s)")
-    _add_measuring_options(parser, repeats=10)
-
-
 def run_describe(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
     options.check_output(arguments.json)
-    from steerers._devices import parse_device
     from steerers.benchmarks.speed.extraction import ExtractionSettings, bench_description
-    from steerers.models.zoo import PRECISIONS
 
     device = parse_device(arguments.device)
-    if arguments.precision not in PRECISIONS:
-        raise ValueError(f"unknown precision {arguments.precision!r}; use {', '.join(PRECISIONS)}")
+    if arguments.precision not in zoo.PRECISIONS:
+        raise ValueError(f"unknown precision {arguments.precision!r}; use {', '.join(zoo.PRECISIONS)}")
     width, height = arguments.size
     settings = ExtractionSettings(width, height, arguments.num_keypoints, arguments.repeats)
-    models = _load(arguments)
     rows = [
         row
-        for model in progress(models, "measuring")
+        for model in progress(_load(arguments), "measuring")
         for row in bench_description(model, arguments.precision, device, settings)
     ]
     told = {**asdict(settings), "precision": arguments.precision, **_environment(device)}
@@ -283,10 +142,7 @@ def run_describe(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load(arguments: argparse.Namespace) -> list[Model]:
-    from steerers.benchmarks.speed.subjects import build_untrained
-    from steerers.models import zoo
-
+def _load(arguments: argparse.Namespace) -> list[zoo.Model]:
     names = [name for name in arguments.models.replace(" ", "").split(",") if name]
     if not names:
         raise ValueError("--models names no model")
@@ -300,94 +156,142 @@ def _load(arguments: argparse.Namespace) -> list[Model]:
     return [zoo.build(name, weights=given) for name in names]
 
 
-def _extraction_table(rows: list[ExtractionRow]) -> str:
-    name = max(len("model"), *(len(row.model) for row in rows))
-    form = max(len("form"), *(len(row.form) for row in rows))
-    lines = [
-        f"{'model':<{name}} {'step':<9} {'form':<{form}} {'ms':>9} {'ratio':>7} {'extra MiB':>10} {'same kpts':>10} "
-        f"{'max diff':>9} {'min cos':>8}"
+def _extraction_table(rows: Sequence[ExtractionRow]) -> str:
+    head = ["model", "step", "form", "ms", "ratio", "extra MiB", "same kpts", "max diff", "min cos"]
+    cells = [
+        [
+            row.model,
+            row.step,
+            row.form,
+            f"{1e3 * row.cost.seconds:.2f}",
+            f"{row.speedup:.1f}x",
+            f"{row.cost.extra_bytes / 2**20:.1f}",
+            "-" if row.same_keypoints is None else f"{100 * row.same_keypoints:.1f} %",
+            "-" if row.largest_difference is None else f"{row.largest_difference:.1e}",
+            "-" if row.least_cosine is None else f"{row.least_cosine:.5f}",
+        ]
+        for row in rows
     ]
-    for row in rows:
-        same = "-" if row.same_keypoints is None else f"{100 * row.same_keypoints:.1f} %"
-        difference = "-" if row.largest_difference is None else f"{row.largest_difference:.1e}"
-        cosine = "-" if row.least_cosine is None else f"{row.least_cosine:.5f}"
-        lines.append(
-            f"{row.model:<{name}} {row.step:<9} {row.form:<{form}} {1e3 * row.cost.seconds:>9.2f} {row.speedup:>6.1f}x "
-            f"{row.cost.extra_bytes / 2**20:>10.1f} {same:>10} {difference:>9} {cosine:>8}"
-        )
-    return "\n".join(lines)
+    return options.table([head, *cells], "<<<>>>>>>")
 
 
 # Pipelines ------------------------------------------------------------------------------------------------------------
 
 
-def _add_pipeline(subjects: Any) -> None:
-    from steerers.models.zoo import DEFAULT_MODEL
-
-    parser = _add_subject(
-        subjects,
-        "pipeline",
-        run_pipeline,
-        "extracting and matching many images, one by one and together",
-        "Images per second of extracting all images and matching each with the next: one by one, and in "
-        "batches that are read ahead by threads; with images from disk, and with images that were read before.",
-    )
-    parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="at least two, or none with --data")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="a folder of images, instead")
-    parser.add_argument("--model", default=DEFAULT_MODEL, help="see `steerers models` (default: %(default)s)")
-    options.add_weights_option(parser)
-    parser.add_argument(
-        "--num-keypoints", type=options.positive, default=NUM_KEYPOINTS, metavar="N", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--max-size", type=options.size_limit, default=MAX_SIZE, metavar="PX", help="default: %(default)s"
-    )
-    parser.add_argument("--precision", default="float32", help="float32, bfloat16 or float16 (default: %(default)s)")
-    parser.add_argument("--batch", type=options.positive, metavar="N", help="default: 4 on a GPU, else 1")
-    _add_measuring_options(parser, repeats=3)
-
-
 def run_pipeline(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
     options.check_output(arguments.json)
-    paths = _paths(arguments)
+    if bool(arguments.images) == (arguments.data is not None):
+        raise ValueError("give images, or a folder of them with --data")
+    paths = list(arguments.images) if arguments.data is None else find_images(arguments.data)
     from steerers.benchmarks.speed.extraction import bench_pipeline
-    from steerers.pipeline import load
 
-    matcher = load(
-        arguments.model,
-        weights=arguments.weights or (),
-        num_keypoints=arguments.num_keypoints,
-        max_size=arguments.max_size,
-        device=arguments.device,
-        precision=arguments.precision,
-    )
+    asked = {name: getattr(arguments, name) for name in ("num_keypoints", "max_size", "precision")}
+    matcher = load(arguments.model, weights=arguments.weights or (), device=arguments.device, **asked)
     rows = bench_pipeline(matcher, paths, arguments.batch, arguments.repeats)
-    told: dict[str, Any] = {"model": arguments.model, "images": len(paths), "num_keypoints": arguments.num_keypoints}
-    told |= {
+    told = {
+        "model": arguments.model,
+        "images": len(paths),
+        "num_keypoints": arguments.num_keypoints,
         "max_size": arguments.max_size,
         "batch": matcher.batch_size(arguments.batch),
         "precision": arguments.precision,
+        **_environment(matcher.device),
     }
-    told |= _environment(matcher.device)
     _show(told, _pipeline_table(rows))
     _write_json(arguments.json, {**told, "rows": [asdict(row) for row in rows]})
     return 0
 
 
-def _paths(arguments: argparse.Namespace) -> list[Path]:
-    if bool(arguments.images) == (arguments.data is not None):
-        raise ValueError("give images, or a folder of them with --data")
-    if arguments.data is None:
-        return list(arguments.images)
-    from steerers.datasets.photos import find_images
+def _pipeline_table(rows: Sequence[PipelineRow]) -> str:
+    cells = [
+        [
+            row.way,
+            f"{row.seconds:.3f}",
+            f"{row.images_per_second:.1f}",
+            "-" if row.matches is None else f"{row.matches}",
+        ]
+        for row in rows
+    ]
+    return options.table([["way", "seconds", "images/s", "matches"], *cells], "<>>>")
 
-    return find_images(arguments.data)
+
+# The command ----------------------------------------------------------------------------------------------------------
 
 
-def _pipeline_table(rows: list[PipelineRow]) -> str:
-    lines = [f"{'way':<24} {'seconds':>9} {'images/s':>9} {'matches':>9}"]
-    for row in rows:
-        matches = "-" if row.matches is None else row.matches
-        lines.append(f"{row.way:<24} {row.seconds:>9.3f} {row.images_per_second:>9.1f} {matches:>9}")
-    return "\n".join(lines)
+MATCH = Command(
+    name="match",
+    help="matching strategies against the textbook form",
+    description="Time and peak extra memory of every matching strategy beside the textbook form (dense matrices, "
+    "one product per rotation) in the same run, on random descriptions of which some correspond. Where the peak of "
+    "the device is known, also how many times the floor: all products twice, at that peak.",
+    example="""\
+  steerers bench match --num 5000 --dim 256 --order 8
+  steerers bench match --num 20000 --no-textbook --strategies dual-softmax max-similarity --json bench.json
+  steerers bench match --device cuda --num 5000 10000 20000 --order 4 8 --repeats 20
+""",
+    options=(
+        Option("--num", "descriptions an image (5000)", positive, "N", [5000], nargs="+"),
+        Option("--dim", "their length (256)", positive, "D", 256),
+        Option("--order", "rotations that are tried (8)", positive, "N", [8], nargs="+"),
+        Option("--matching", "of descriptions that correspond (0.5)", options.fraction, "FRACTION", 0.5),
+        Option("--strategies", "default: all but tta", metavar="NAME", nargs="+"),
+        flag("--no-textbook", "leave the textbook form out (it needs N x M memory)"),
+        Option("--precision", "of the fused kernels (%(default)s)", default="default", choices=["default", "exact"]),
+        Option("--kernels", "auto: fused on a GPU, else tiled", default="auto", choices=["auto", "tiled", "fused"]),
+        Option("--peak-tflops", "of the device, for the floor (known for H100 and H200)", options.above_zero, "X"),
+        *_measuring_options(5),
+    ),
+    run=run_match,
+)
+DESCRIBE = Command(
+    name="describe",
+    help="networks in their fast form against the plain module",
+    description="Time and peak extra memory of detection and description of one image of noise: the plain module "
+    "in float32 and under autocast, and its fast form, in the same run; and how far they find the same.",
+    example="""\
+  steerers bench describe --models dedode-b,compact --random-weights --device cuda --precision float16
+  steerers bench describe --models compact --size 1024x768 --num-keypoints 2048 --repeats 3
+""",
+    options=(
+        Option("--models", "with commas between (%(default)s)", metavar="LIST", default="compact"),
+        options.WEIGHTS,
+        flag("--random-weights", "models without their weights"),
+        Option("--size", "of the image, pixels (default: 784x784)", options.parse_size, "WxH", (784, 784)),
+        options.num_keypoints(5000),
+        Option("--precision", "float16, bfloat16, or float32 alone (%(default)s)", default="float16"),
+        *_measuring_options(10),
+    ),
+    run=run_describe,
+)
+PIPELINE = Command(
+    name="pipeline",
+    help="extracting and matching many images, one by one and together",
+    description="Images per second of extracting all images and matching each with the next: one by one, and in "
+    "batches that are read ahead by threads; with images from disk, and with images that were read before.",
+    example="""\
+  steerers bench pipeline --data photos --device cuda --precision float16 --batch 8
+  steerers bench pipeline a.jpg b.jpg c.jpg --model upright-sift
+""",
+    options=(
+        Option("images", "at least two, or none with --data", Path, "IMAGE", nargs="*"),
+        Option("--data", "a folder of images, instead", Path, "DIR"),
+        Option("--model", "see `steerers models` (default: %(default)s)", default=zoo.DEFAULT_MODEL),
+        options.WEIGHTS,
+        options.num_keypoints(NUM_KEYPOINTS),
+        Option("--max-size", "default: %(default)s", options.size_limit, "PX", MAX_SIZE),
+        Option("--precision", "float32, bfloat16 or float16 (default: %(default)s)", default="float32"),
+        Option("--batch", "default: 4 on a GPU, else 1", positive, "N"),
+        *_measuring_options(3),
+    ),
+    run=run_pipeline,
+)
+COMMAND = Command(
+    name="bench",
+    help="measure speed and memory",
+    description="Measure speed and memory.",
+    example="\n".join(subject.example.splitlines()[0] for subject in (MATCH, DESCRIBE, PIPELINE)),
+    title="what to measure",
+    metavar="SUBJECT",
+    commands=(MATCH, DESCRIBE, PIPELINE),
+)

@@ -6,55 +6,21 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from steerers._console import Option, flag, positive
 from steerers.cli import options
+from steerers.cli.options import Command
 
 if TYPE_CHECKING:
     from steerers.datasets.check import Problem, Report
 
-EXAMPLE = """example:
+
+EXAMPLE = """\
   steerers data check MegaDepth
   steerers data check MegaDepth --scenes 0015,0022 --all
   steerers data check photographs.tar
 """
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "data",
-        help="look after training data",
-        description="Look after training data.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(title="what to do", metavar="ACTION", required=True)
-    check = actions.add_parser(
-        "check",
-        help="list what is missing or broken",
-        description="List what is missing or broken in a folder of training data: MegaDepth (photographs, depth maps, "
-        "scene descriptions), a COLMAP reconstruction, or a folder or tar of photographs. The exit code is 0 if all is "
-        "well and 1 if not.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    check.add_argument("dir", type=Path, metavar="DIR", help="the data")
-    check.add_argument(
-        "--quick",
-        action="store_true",
-        help="only look whether files are there, without opening them; of a reconstruction the model alone is read",
-    )
-    check.add_argument("--scenes", metavar="LIST", help="of MegaDepth, with commas between (default: all)")
-    check.add_argument("--images", type=Path, metavar="DIR", help="of a COLMAP reconstruction (default: DIR/images)")
-    check.add_argument(
-        "--depths", type=Path, metavar="DIR", help="of a COLMAP reconstruction (default: DIR/stereo/depth_maps)"
-    )
-    check.add_argument(
-        "--first", type=options.positive, default=5, metavar="K", help="list so many of each kind (default: 5)"
-    )
-    check.add_argument("--all", action="store_true", help="list all of them")
-    check.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -93,3 +59,35 @@ def _print(report: Report, root: Path, first: int | None) -> None:
 
 def _count(problems: Sequence[Problem]) -> str:
     return f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
+
+
+CHECK = Command(
+    name="check",
+    help="list what is missing or broken",
+    description="List what is missing or broken in a folder of training data: MegaDepth (photographs, depth maps, "
+    "scene descriptions), a COLMAP reconstruction, or a folder or tar of photographs. The exit code is 0 if all is "
+    "well and 1 if not.",
+    example=EXAMPLE,
+    options=(
+        Option("dir", "the data", Path, "DIR"),
+        flag(
+            "--quick",
+            "only look whether files are there, without opening them; of a reconstruction the model alone is read",
+        ),
+        Option("--scenes", "of MegaDepth, with commas between (default: all)", metavar="LIST"),
+        Option("--images", "of a COLMAP reconstruction (default: DIR/images)", Path, "DIR"),
+        Option("--depths", "of a COLMAP reconstruction (default: DIR/stereo/depth_maps)", Path, "DIR"),
+        Option("--first", "list so many of each kind (default: 5)", positive, "K", 5),
+        flag("--all", "list all of them"),
+    ),
+    run=run,
+)
+COMMAND = Command(
+    name="data",
+    help="look after training data",
+    description="Look after training data.",
+    example=EXAMPLE,
+    title="what to do",
+    metavar="ACTION",
+    commands=[CHECK],
+)

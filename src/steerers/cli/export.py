@@ -4,47 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
+from steerers._console import Option, positive
 from steerers.cli import options
+from steerers.cli.options import Command
 from steerers.models.base import NUM_KEYPOINTS
-
-EXAMPLE = """example:
-  steerers export compact --out compact.onnx
-  steerers export compact --out fixed.onnx --num-keypoints 1024 --size 640x480 --opset 18
-"""
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "export",
-        help="write a model as ONNX",
-        description="Write the embedded network as one ONNX file, from images (B, 3, H, W) in [0, 1] to keypoints "
-        "(B, K, 2) in pixels, scores (B, K) and descriptions (B, K, D). What matching needs (steerer, rotations, "
-        "temperature, threshold) is in its metadata. The file is compared with PyTorch before it is kept.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("model", metavar="NAME", help="the model: compact")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="the file, .onnx (default: NAME.onnx)")
-    parser.add_argument(
-        "--num-keypoints",
-        type=options.positive,
-        default=NUM_KEYPOINTS,
-        metavar="K",
-        help="rows of the outputs; where an image has fewer keypoints, rows of score -1 fill up (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--size",
-        type=options.parse_size,
-        metavar="WxH",
-        help="the only size of images that it will take (default: any)",
-    )
-    parser.add_argument(
-        "--opset", type=options.positive, metavar="N", help="version of ONNX's operators, 18 to 23 (default: 20)"
-    )
-    parser.set_defaults(run=run)
+from steerers.models.zoo import find
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,7 +19,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"cannot write {out}: the file of a graph ends in .onnx")
     options.check_output(out)
     from steerers.models.onnx import OPSET, export_onnx, graph_name, load_exportable
-    from steerers.models.zoo import find
 
     model = load_exportable(arguments.model)
     opset = arguments.opset or OPSET
@@ -78,3 +42,30 @@ def run(arguments: argparse.Namespace) -> int:
         f"{agreement.cosine:.6f}"
     )
     return 0
+
+
+COMMAND = Command(
+    name="export",
+    help="write a model as ONNX",
+    description="Write the embedded network as one ONNX file, from images (B, 3, H, W) in [0, 1] to keypoints "
+    "(B, K, 2) in pixels, scores (B, K) and descriptions (B, K, D). What matching needs (steerer, rotations, "
+    "temperature, threshold) is in its metadata. The file is compared with PyTorch before it is kept.",
+    example="""\
+  steerers export compact --out compact.onnx
+  steerers export compact --out fixed.onnx --num-keypoints 1024 --size 640x480 --opset 18
+""",
+    options=(
+        Option("model", "the model: compact", metavar="NAME"),
+        Option("-o --out", "the file, .onnx (default: NAME.onnx)", Path, "FILE"),
+        Option(
+            "--num-keypoints",
+            "rows of the outputs; where an image has fewer keypoints, rows of score -1 fill up (default: %(default)s)",
+            positive,
+            "K",
+            NUM_KEYPOINTS,
+        ),
+        Option("--size", "the only size of images that it will take (default: any)", options.parse_size, "WxH"),
+        Option("--opset", "version of ONNX's operators, 18 to 23 (default: 20)", positive, "N"),
+    ),
+    run=run,
+)

@@ -4,57 +4,22 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import TYPE_CHECKING
 
+from steerers._console import Option, positive, progress
+from steerers._devices import parse_device
+from steerers._files import atomic_write
+from steerers._version import __version__
 from steerers.cli import options
+from steerers.cli.options import Command
+from steerers.models import zoo
+from steerers.pipeline import load
 from steerers.steering.representations import Group
-from steerers.viz.progress import progress
+from steerers.viz import draw_spectrum
 
 if TYPE_CHECKING:
     from steerers.training.fit_steerer import Fit
-
-EXAMPLE = """example:
-  steerers fit --model disk --images photographs/ --group C4 -o disk-c4.safetensors
-  steerers fit --model upright-sift --images photographs/ --group SO2 --num-pairs 400 -o mine.safetensors
-"""
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "fit",
-        help="fit a steerer to a frozen descriptor",
-        description="Fit a steerer to a frozen descriptor from unlabelled photographs (the paper's Setting A): pairs "
-        "by random homographies, change of light and rotations; a closed-form start, then the dual softmax likelihood.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--model", required=True, help="see `steerers models`")
-    parser.add_argument(
-        "--detector",
-        metavar="NAME",
-        help="whose keypoints are described (default: the model's own, which may not be "
-        "consistent under rotations; upright-sift is)",
-    )
-    parser.add_argument("--images", type=Path, required=True, metavar="DIR", help="folder of photographs")
-    parser.add_argument("--group", default="C4", help="C4, C8, SO2 (default: %(default)s)")
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="the steerer, .safetensors")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="its eigenvalues as a picture (default: beside FILE)")
-    parser.add_argument("--num-pairs", type=options.positive, default=200, metavar="N", help="default: %(default)s")
-    parser.add_argument("--num-keypoints", type=options.positive, default=512, metavar="N", help="default: %(default)s")
-    parser.add_argument(
-        "--steps", type=int, default=500, metavar="N", help="of gradient descent (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--start",
-        default="orthogonal",
-        help="where descent begins: orthogonal, least-squares, random, identity; several with commas between are "
-        "compared, and the best on held-out photographs is kept (default: %(default)s)",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same steerer")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (default: %(default)s)")
-    options.add_weights_option(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,11 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"cannot write {arguments.out}: the file of a steerer ends in .safetensors")
     options.check_output(arguments.out)
     options.check_output(plot, picture=True)
-    from steerers._devices import parse_device
-    from steerers._files import atomic_write
-    from steerers.pipeline import load
     from steerers.training.fit_steerer import FitOptions, fit_examples, make_examples
-    from steerers.viz import draw_spectrum
 
     starts = [
         FitOptions(
@@ -94,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     steerer = fits[best].steerer
     representation, residual = steerer.nearest_representation()
     print(f"nearest representation of {group}: {representation} (residual {residual:.3f})")
-    steerer.save(arguments.out, {**_recipe(arguments), "recipe.start": best, **_accuracy(fits[best])})
+    steerer.save(arguments.out, _recipe(arguments, best, fits[best]))
     with atomic_write(plot) as temporary:
         draw_spectrum(steerer).save(temporary)
     options.say(f"wrote {arguments.out} and {plot}")
@@ -102,29 +63,61 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _losses(result: Fit) -> str:
+    """The first and the last tenth."""
+    tenth = len(result.losses) // 10 + 1
     if not result.losses:
         return ""
-    first, last = result.losses[: len(result.losses) // 10 + 1], result.losses[-(len(result.losses) // 10 + 1) :]
-    return f"loss {sum(first) / len(first):.3f} to {sum(last) / len(last):.3f}; "
+    return f"loss {fmean(result.losses[:tenth]):.3f} to {fmean(result.losses[-tenth:]):.3f}; "
 
 
-def _recipe(arguments: argparse.Namespace) -> dict[str, str]:
+def _recipe(arguments: argparse.Namespace, start: str, result: Fit) -> dict[str, str]:
     """What the file says of its making."""
-    from steerers._version import __version__
-    from steerers.models import zoo
-
-    recipe = {key: str(getattr(arguments, key)) for key in ("detector", "num_pairs", "num_keypoints", "steps", "seed")}
+    recipe = {key: getattr(arguments, key) for key in ("detector", "num_pairs", "num_keypoints", "steps", "seed")}
     return {
         "model": zoo.find(arguments.model).fitted_to,
         "setting": "A",
         "steerers_version": __version__,
-        **{f"recipe.{key}": value for key, value in recipe.items()},
-    }
-
-
-def _accuracy(result: Fit) -> dict[str, str]:
-    return {
+        **{f"recipe.{key}": str(value) for key, value in recipe.items()},
+        "recipe.start": start,
         "accuracy": f"{result.accuracy:.4f}",
         "accuracy.unsteered": f"{result.unsteered_accuracy:.4f}",
         "accuracy.same_rotation": f"{result.same_rotation_accuracy:.4f}",
     }
+
+
+COMMAND = Command(
+    name="fit",
+    help="fit a steerer to a frozen descriptor",
+    description="Fit a steerer to a frozen descriptor from unlabelled photographs (the paper's Setting A): pairs "
+    "by random homographies, change of light and rotations; a closed-form start, then the dual softmax likelihood.",
+    example="""\
+  steerers fit --model disk --images photographs/ --group C4 -o disk-c4.safetensors
+  steerers fit --model upright-sift --images photographs/ --group SO2 --num-pairs 400 -o mine.safetensors
+""",
+    options=(
+        Option("--model", "see `steerers models`", required=True),
+        Option(
+            "--detector",
+            "whose keypoints are described (default: the model's own, which may not be consistent under rotations; "
+            "upright-sift is)",
+            metavar="NAME",
+        ),
+        Option("--images", "folder of photographs", Path, "DIR", required=True),
+        Option("--group", "C4, C8, SO2 (default: %(default)s)", default="C4"),
+        Option("-o --out", "the steerer, .safetensors", Path, "FILE", required=True),
+        Option("--plot", "its eigenvalues as a picture (default: beside FILE)", Path, "FILE"),
+        Option("--num-pairs", "default: %(default)s", positive, "N", 200),
+        options.num_keypoints(512),
+        Option("--steps", "of gradient descent (default: %(default)s)", int, "N", 500),
+        Option(
+            "--start",
+            "where descent begins: orthogonal, least-squares, random, identity; several with commas between are "
+            "compared, and the best on held-out photographs is kept (default: %(default)s)",
+            default="orthogonal",
+        ),
+        Option("--seed", "the same seed gives the same steerer", int, "N", 0),
+        options.DEVICE,
+        options.WEIGHTS,
+    ),
+    run=run,
+)

@@ -9,45 +9,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from steerers._console import Option
+from steerers._files import atomic_write
+from steerers.benchmarks.report import write_text
 from steerers.cli import options
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from steerers.features import Matches
-
-EXAMPLE = """example:
-  steerers match a.jpg b.jpg --out matches.png --json matches.json
-  steerers match a.jpg b.jpg --strategy max-similarity --num-keypoints 4096 --mask0 sky.png
-"""
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "match",
-        help="match two images",
-        description="Match two images that may be rotated against each other.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("image0", metavar="A", type=Path)
-    parser.add_argument("image1", metavar="B", type=Path)
-    options.add_matcher_options(parser)
-    parser.add_argument("--mask0", type=Path, metavar="FILE", help="where keypoints of A are allowed (not black)")
-    parser.add_argument("--mask1", type=Path, metavar="FILE", help="where keypoints of B are allowed (not black)")
-    parser.add_argument(
-        "--verify",
-        choices=("homography", "fundamental"),
-        default="homography",
-        help="what inliers agree with: a homography (flat or distant scenes, 3 px) or a fundamental matrix (any two "
-        "views, 1 px), in pixels of the shrunk image (default: %(default)s)",
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write a picture of the matches")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the matches as JSON")
-    parser.set_defaults(run=run)
+from steerers.cli.options import Command
+from steerers.features import Matches
+from steerers.pipeline import load
+from steerers.viz import draw_matches
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,8 +31,6 @@ def run(arguments: argparse.Namespace) -> int:
     options.check_distinct((arguments.out, arguments.json), inputs)
     start = time.perf_counter()
     with _stages(4) as done:
-        from steerers.pipeline import load
-
         matcher = load(arguments.model, **options.matcher_options(arguments))
         image0 = matcher.load_image(arguments.image0, arguments.mask0)
         image1 = matcher.load_image(arguments.image1, arguments.mask1)
@@ -73,14 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
         seconds = time.perf_counter() - start
         done("writing")
         if arguments.out is not None:
-            from steerers._files import atomic_write
-            from steerers.viz import draw_matches
-
             drawn = draw_matches(image0, image1, matches, inliers)
             with atomic_write(arguments.out) as temporary:
                 drawn.save(temporary)
         if arguments.json is not None:
-            _write_json(arguments.json, _report(arguments, matches, H, inliers, seconds))
+            report = _report(arguments, matches, H, inliers, seconds)
+            write_text(arguments.json, json.dumps(report, allow_nan=False) + "\n")
         done("done")
     _print_summary(arguments, matches, inliers, seconds)
     return 0
@@ -106,13 +75,6 @@ def _report(
         "inliers": inliers.tolist(),
         "seconds": seconds,
     }
-
-
-def _write_json(path: Path, report: dict[str, Any]) -> None:
-    from steerers._files import atomic_write
-
-    with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(report, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _print_summary(arguments: argparse.Namespace, matches: Matches, inliers: np.ndarray, seconds: float) -> None:
@@ -141,3 +103,31 @@ def _stages(total: int) -> Iterator[Any]:
             bar.update()
 
         yield done
+
+
+COMMAND = Command(
+    name="match",
+    help="match two images",
+    description="Match two images that may be rotated against each other.",
+    example="""\
+  steerers match a.jpg b.jpg --out matches.png --json matches.json
+  steerers match a.jpg b.jpg --strategy max-similarity --num-keypoints 4096 --mask0 sky.png
+""",
+    options=(
+        Option("image0", type=Path, metavar="A"),
+        Option("image1", type=Path, metavar="B"),
+        *options.MATCHER,
+        Option("--mask0", "where keypoints of A are allowed (not black)", Path, "FILE"),
+        Option("--mask1", "where keypoints of B are allowed (not black)", Path, "FILE"),
+        Option(
+            "--verify",
+            "what inliers agree with: a homography (flat or distant scenes, 3 px) or a fundamental matrix (any two "
+            "views, 1 px), in pixels of the shrunk image (default: %(default)s)",
+            default="homography",
+            choices=("homography", "fundamental"),
+        ),
+        Option("--out", "write a picture of the matches", Path, "FILE"),
+        Option("--json", "write the matches as JSON", Path, "FILE"),
+    ),
+    run=run,
+)

@@ -4,51 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from steerers._console import Option
+from steerers.benchmarks.report import write_text
 from steerers.cli import options
+from steerers.cli.options import Command
+from steerers.models.downloads import WeightFile, find, home
+from steerers.models.zoo import DEFAULT_MODEL, DETECTORS, ZOO, DetectorEntry, Entry
 
-if TYPE_CHECKING:
-    from steerers.models.downloads import WeightFile
-    from steerers.models.zoo import DetectorEntry, Entry
-
-EXAMPLE = """example:
-  steerers models
-  steerers models --json models.json
-"""
 STANDARD_OUTPUT = Path("-")
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "models",
-        help="list the models",
-        description="List what --model, --detector and steerers.load() know, and whether the weights are here.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--json",
-        type=Path,
-        nargs="?",
-        const=STANDARD_OUTPUT,
-        metavar="FILE",
-        help="the same and more as JSON, to FILE or else to standard output",
-    )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a table, or write JSON."""
     if arguments.json not in (None, STANDARD_OUTPUT):
         options.check_output(arguments.json)
-    from steerers._files import atomic_write
-    from steerers.models.downloads import home
-    from steerers.models.zoo import DEFAULT_MODEL, DETECTORS, ZOO
-
     models = [
         _record(entry, entry.weights)
         | {"default": entry.name == DEFAULT_MODEL, "dim": entry.dim, "group": entry.group and str(entry.group)}
@@ -56,17 +29,16 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     detectors = [_record(entry, entry.part.weights) for entry in DETECTORS.values()]
     if arguments.json is None:
-        print(_table([("model", "dim", "group", "size", "licence", "weights", "what"), *map(_model_row, models)]))
-        print()
-        print(_table([("detector", "size", "licence", "weights", "what"), *map(_detector_row, detectors)]))
+        common = ("size", "licence", "weights", "what")
+        print(options.table([("model", "dim", "group", *common), *map(_model_row, models)]), end="\n\n")
+        print(options.table([("detector", *common), *map(_detector_row, detectors)]))
         print(f"\nWeights are kept in {home()} (STEERERS_HOME).")
         return 0
     text = json.dumps({"folder": str(home()), "models": models, "detectors": detectors}, indent=1)
     if arguments.json == STANDARD_OUTPUT:
         print(text)
     else:
-        with atomic_write(arguments.json) as temporary:
-            temporary.write_text(text + "\n", encoding="utf-8")
+        write_text(arguments.json, text + "\n")
     return 0
 
 
@@ -89,8 +61,6 @@ def _record(entry: Entry | DetectorEntry, files: Iterable[WeightFile]) -> dict[s
 
 
 def _file(file: WeightFile) -> dict[str, Any]:
-    from steerers.models.downloads import find
-
     path = find(file, check=False)
     here = {"bytes": file.size if path is None else path.stat().st_size, "path": None if path is None else str(path)}
     told = {name: getattr(file, name) for name in ("name", "urls", "sha256", "licence", "note")}
@@ -115,13 +85,27 @@ def _detector_row(entry: dict[str, Any]) -> tuple[str, ...]:
     return (entry["name"], _megabytes(entry["bytes"]), entry["licence"], entry["status"], what)
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need to be; numbers are short enough to be left-aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
-
-
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:.{0 if count >= 1e8 else 1}f} MB"
+
+
+COMMAND = Command(
+    name="models",
+    help="list the models",
+    description="List what --model, --detector and steerers.load() know, and whether the weights are here.",
+    example="""\
+  steerers models
+  steerers models --json models.json
+""",
+    options=[
+        Option(
+            "--json",
+            "the same and more as JSON, to FILE or else to standard output",
+            Path,
+            "FILE",
+            nargs="?",
+            const=STANDARD_OUTPUT,
+        )
+    ],
+    run=run,
+)

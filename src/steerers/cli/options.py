@@ -3,113 +3,95 @@
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steerers import _arguments
+from steerers._console import PRECISION, Option, Options, add_options, positive, whole_number
 from steerers.matching.strategies import NAMES
 from steerers.models.base import NUM_KEYPOINTS
+from steerers.models.zoo import DEFAULT_MODEL
 from steerers.pipeline import MAX_SIZE
 from steerers.steering.representations import Order
 
-positive, names = _arguments.positive, _arguments.names
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
 
 
-def add_matcher_options(parser: argparse.ArgumentParser) -> None:
-    """What :func:`steerers.load` takes."""
-    from steerers.models.zoo import DEFAULT_MODEL
-
-    parser.add_argument("--model", default=DEFAULT_MODEL, help="see `steerers models` (default: %(default)s)")
-    parser.add_argument(
-        "--detector", metavar="NAME", help="detector or model whose keypoints are described (default: the model's)"
-    )
-    parser.add_argument(
-        "--steerer", type=Path, metavar="FILE", help="a steerer that `steerers fit` wrote (default: the model's)"
-    )
-    add_weights_option(parser)
-    parser.add_argument("--strategy", help=f"{', '.join(NAMES)} (default: what suits the model)")
-    parser.add_argument(
-        "--order", type=parse_order, default="default", metavar="N", help="rotations that are tried, or 'continuous'"
-    )
-    parser.add_argument(
-        "--num-keypoints", type=positive, default=NUM_KEYPOINTS, metavar="N", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--max-size",
-        type=size_limit,
-        default=MAX_SIZE,
-        metavar="PX",
-        help="longest side, or 'none' to keep the size (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--threshold", type=float, metavar="P", help="least probability of a match (default: the model's)"
-    )
-    parser.add_argument(
-        "--exif", choices=("ignore", "apply"), default="ignore", help="orientation (default: %(default)s)"
-    )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (default: %(default)s)")
-    parser.add_argument(
-        "--precision",
-        default="float32",
-        help="float32, or bfloat16 or float16 for DeDoDe and compact (default: %(default)s)",
-    )
+WEIGHTS = Option(
+    "--weights", "weights that are not in the cache, by name; may be repeated", Path, "FILE", action="append"
+)
+DEVICE = Option("--device", "cpu, cuda, cuda:1, mps (default: %(default)s)", default="cpu")
 
 
-def add_weights_option(parser: argparse.ArgumentParser) -> None:
-    """Weights by hand."""
-    parser.add_argument(
-        "--weights",
-        type=Path,
-        action="append",
-        metavar="FILE",
-        help="weights that are not in the cache, by name; may be repeated",
-    )
+def num_keypoints(default: int) -> Option:
+    """How many keypoints an image has at most."""
+    return Option("--num-keypoints", "default: %(default)s", positive, "N", default)
 
 
-def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments for :func:`steerers.load`."""
-    names = ("detector", "steerer", "strategy", "order", "num_keypoints", "max_size", "exif", "device", "precision")
-    options = {name: getattr(arguments, name) for name in names} | {"weights": arguments.weights or ()}
-    return options if arguments.threshold is None else {**options, "threshold": arguments.threshold}
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command: its words and options, and what it runs, or the commands below it under a ``title``."""
+
+    name: str
+    help: str
+    description: str
+    example: str
+    options: Options = ()
+    run: Callable[[argparse.Namespace], int] | None = None
+    commands: Sequence[Command] = ()
+    title: str = ""
+    metavar: str = ""
+
+    def add_to(self, parsers: Any) -> None:
+        """Add it to the commands of a parser."""
+        parser: argparse.ArgumentParser = parsers.add_parser(
+            self.name,
+            help=self.help,
+            description=self.description,
+            epilog=f"example:\n{self.example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        add_options(parser, self.options)
+        if self.run is not None:
+            parser.set_defaults(run=self.run)
+            return
+        below = parser.add_subparsers(title=self.title, metavar=self.metavar, required=True)
+        for command in self.commands:
+            command.add_to(below)
 
 
 def parse_order(text: str) -> Order:
     """A whole number of at least 2, or ``continuous``."""
     if text in ("continuous", "default"):
         return None if text == "continuous" else "default"
-    order = _arguments.whole_number(text)
+    order = whole_number(text)
     if order < 2:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number of at least 2 nor 'continuous'")
     return order
 
 
-def above_zero(what: str) -> Callable[[str], float]:
-    """The type of an option that takes a finite number above 0; ``what`` that is, for the message."""
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = 0.0
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-        return value
-
-    return parse
+def number(text: str, allowed: Callable[[float], bool], what: str) -> float:
+    """A number that is ``allowed``; ``what`` that is, for the message."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not allowed(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return value
 
 
 def fraction(text: str) -> float:
     """A number from 0 to 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
-    return value
+    return number(text, lambda value: 0 <= value <= 1, "a number from 0 to 1")
+
+
+def above_zero(text: str, what: str = "a number above 0") -> float:
+    """A finite number above 0."""
+    return number(text, lambda value: 0 < value < math.inf, what)
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -126,6 +108,30 @@ def size_limit(text: str) -> int | None:
     return None if text == "none" else positive(text)
 
 
+MATCHER = (
+    Option("--model", "see `steerers models` (default: %(default)s)", default=DEFAULT_MODEL),
+    Option("--detector", "detector or model whose keypoints are described (default: the model's)", metavar="NAME"),
+    Option("--steerer", "a steerer that `steerers fit` wrote (default: the model's)", Path, "FILE"),
+    WEIGHTS,
+    Option("--strategy", f"{', '.join(NAMES)} (default: what suits the model)"),
+    Option("--order", "rotations that are tried, or 'continuous'", parse_order, "N", "default"),
+    num_keypoints(NUM_KEYPOINTS),
+    Option("--max-size", "longest side, or 'none' to keep the size (default: %(default)s)", size_limit, "PX", MAX_SIZE),
+    Option("--threshold", "least probability of a match (default: the model's)", float, "P"),
+    Option("--exif", "orientation (default: %(default)s)", default="ignore", choices=("ignore", "apply")),
+    DEVICE,
+    PRECISION,
+)
+"""What :func:`steerers.load` takes."""
+
+
+def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments for :func:`steerers.load`."""
+    names = ("detector", "steerer", "strategy", "order", "num_keypoints", "max_size", "exif", "device", "precision")
+    options = {name: getattr(arguments, name) for name in names} | {"weights": arguments.weights or ()}
+    return options if arguments.threshold is None else {**options, "threshold": arguments.threshold}
+
+
 def check_output(path: Path | None, *, picture: bool = False) -> None:
     """Refuse an output path that could not be written, before any work is done; ``None`` where nothing is to be.
 
@@ -138,19 +144,14 @@ def check_output(path: Path | None, *, picture: bool = False) -> None:
         raise ValueError(f"cannot write {path}: it is a folder")
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
-    if picture:
-        _check_picture_name(path)
+    if picture and path.suffix.lower() not in PICTURES:
+        ending = f"the ending {path.suffix!r}" if path.suffix else "a name without ending"
+        raise ValueError(f"cannot write {path}: {ending} is no picture; use .png or .jpg")
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _check_picture_name(path: Path) -> None:
-    if path.suffix.lower() not in PICTURES:
-        ending = f"the ending {path.suffix!r}" if path.suffix else "a name without ending"
-        raise ValueError(f"cannot write {path}: {ending} is no picture; use .png or .jpg")
 
 
 def check_distinct(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
@@ -173,3 +174,10 @@ def say(text: str) -> None:
         print(text)
     except UnicodeEncodeError:
         print(text.encode("ascii", "backslashreplace").decode())
+
+
+def table(rows: Sequence[Sequence[str]], align: str = "") -> str:
+    """Cells in columns as wide as they need to be, the head first; ``align`` has < or > for each (by default <)."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    places = [f"{{:{side}{width}}}" for side, width in zip(align or "<" * len(widths), widths, strict=True)]
+    return "\n".join("  ".join(places).format(*row).rstrip() for row in rows)

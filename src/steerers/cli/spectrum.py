@@ -4,98 +4,46 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from torch import Tensor
+
+from steerers import viz
+from steerers._console import Option, positive, progress
+from steerers._devices import parse_device
+from steerers._files import atomic_write
 from steerers.cli import options
+from steerers.cli.options import Command
+from steerers.steering.representations import Group
+from steerers.steering.steerer import Steerer
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from steerers.steering.representations import Group
-    from steerers.steering.steerer import Steerer
     from steerers.training.spectrum import Records, Reduction
 
-EXAMPLE = """example:
-  steerers spectrum runs/c4-perm
-  steerers spectrum runs/c4-perm --data photographs/ --dims 256,128,64
-  steerers spectrum runs/c4-inv runs/c4-perm runs/so2-spread --out figure.png --gif figure.gif
-  steerers spectrum disk-c4.safetensors
-
-The fraction of weight is that of the sum of squared magnitudes, of a rotation by one radian for SO2; the rest alone is
-the accuracy of the dimensions that are left out.
-"""
 SIZE, SIZE_MOVING, SIZE_OF_SEVERAL = 560, 480, 320
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "spectrum",
-        help="draw the eigenvalues of a steerer, or how training moved them",
-        description="Of a run with a learnable steerer: its eigenvalues at start and end as a picture, all between as "
-        "an animation, the nearest representation, and how many dimensions small eigenvalues allow to leave out "
-        "(paper, Figure 4 and section 6.5). Of several runs: one picture. Of the file of a steerer: its eigenvalues.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "paths", type=Path, nargs="+", metavar="RUN", help="folder of a run, or a steerer's .safetensors"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the picture (default: spectrum.png in the run)")
-    parser.add_argument("--gif", type=Path, metavar="FILE", help="the animation (default: spectrum.gif in the run)")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        nargs="+",
-        metavar="PATH",
-        help="data of the kind that the run was trained on, such as folders of photographs: measures, on what is held "
-        "out of it, the matching accuracy before and after dimensions are left out",
-    )
-    parser.add_argument(
-        "--dims",
-        type=_dims,
-        metavar="LIST",
-        help="dimensions to keep, with commas between (default: all, 3/4, 1/2, 3/8 and 1/4)",
-    )
-    parser.add_argument(
-        "--pairs", type=options.positive, metavar="N", help="to measure at each rotation (default: as the run did)"
-    )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps (default: %(default)s)")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="where decoded photographs are kept")
-    parser.set_defaults(run=run)
-
-
 def _dims(text: str) -> list[int]:
-    return [options.positive(part) for part in text.split(",")]
+    return [positive(part) for part in text.split(",")]
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw, describe, measure."""
-    from steerers._devices import parse_device
-
     parse_device(arguments.device)
-    folders = [path for path in arguments.paths if not _is_file(path)]
-    if len(folders) == len(arguments.paths):
+    files = [path for path in arguments.paths if path.is_file() or path.suffix == ".safetensors"]
+    if not files:
         return _show_runs(arguments)
     if len(arguments.paths) > 1:
-        file = next(path for path in arguments.paths if _is_file(path))
-        raise ValueError(f"{file}: the file of a steerer is drawn by itself; several are runs, by their folders")
+        raise ValueError(f"{files[0]}: the file of a steerer is drawn by itself; several are runs, by their folders")
     for option in ("data", "gif"):
         if getattr(arguments, option) is not None:
             raise ValueError(f"--{option} is for the folder of a run, not for the file of a steerer")
     return _show_steerer(arguments)
 
 
-def _is_file(path: Path) -> bool:
-    return path.is_file() or path.suffix == ".safetensors"
-
-
 def _show_steerer(arguments: argparse.Namespace) -> int:
-    from steerers import viz
-    from steerers._files import atomic_write
-    from steerers.steering.steerer import Steerer
     from steerers.training.spectrum import common_factor
 
     path: Path = arguments.paths[0]
@@ -106,8 +54,8 @@ def _show_steerer(arguments: argparse.Namespace) -> int:
     note = f"{steerer.group}, {steerer.dim} eigenvalues"
     drawn = viz.Spectrum(values, steerer.group, path.stem, note, common_factor(values, steerer.group))
     options.say(f"{path}: {note}")
-    for line in (_place("eigenvalues", values, steerer.group), _nearest("steerer", steerer)):
-        options.say(line)
+    options.say(_place("eigenvalues", values, steerer.group))
+    options.say(_nearest("steerer", steerer))
     _show_sizes(values, steerer.group, arguments.dims)
     with atomic_write(picture) as temporary:
         viz.draw_spectra([[drawn]]).save(temporary)
@@ -142,10 +90,7 @@ def _check_outputs(picture: Path, animation: Path | None, arguments: argparse.Na
 
 
 def _draw(runs: Sequence[Records], picture: Path, animation: Path | None) -> None:
-    from steerers import viz
-    from steerers._files import atomic_write
     from steerers.training import spectrum
-    from steerers.viz.progress import progress
 
     with atomic_write(picture) as temporary:
         viz.draw_spectra(spectrum.start_and_end(runs), SIZE if len(runs) == 1 else SIZE_OF_SEVERAL).save(temporary)
@@ -187,12 +132,11 @@ def _show_run(records: Records, arguments: argparse.Namespace) -> None:
 def _place(when: str, values: Tensor, group: Group) -> str:
     """Where eigenvalues lie."""
     from steerers.training.spectrum import summarise
-    from steerers.viz import NEAR
 
     found = summarise(values, group)
     return (
         f"  {when}: nearest {found.representation} (residual of the eigenvalues {found.residual:.3f}); {found.near} of "
-        f"{len(values)} within {NEAR:g} of an admissible place; common factor {found.factor:.3f}"
+        f"{len(values)} within {viz.NEAR:g} of an admissible place; common factor {found.factor:.3f}"
     )
 
 
@@ -205,7 +149,6 @@ def _nearest(title: str, steerer: Steerer) -> str:
 
 
 def _measure(records: Records, values: Tensor, arguments: argparse.Namespace) -> list[Reduction]:
-    from steerers._devices import parse_device
     from steerers.training import spectrum
     from steerers.training.run_folder import load_run
 
@@ -228,7 +171,7 @@ def _show_sizes(values: Tensor, group: Group, dims: list[int] | None, measured: 
     sample = ", ".join(f"{float(shown[index]):.3f}" for index in indices)
     options.say(f"  {what}, largest, quartiles, smallest: {sample}; {small} below half of the common factor")
     rows = measured or spectrum.reductions(values, group, dims or spectrum.default_dims(len(values)))
-    for line in _table(rows, group):
+    for line in _table(rows, group).splitlines():
         options.say(f"  {line}")
     if measured and measured[0].accuracy["accuracy"] < spectrum.TELLING:
         options.say(
@@ -240,7 +183,7 @@ def _show_sizes(values: Tensor, group: Group, dims: list[int] | None, measured: 
         options.say(f"  within {spectrum.TOLERANCE:g} of the accuracy: {fewest.dim} of {len(values)} dimensions")
 
 
-def _table(rows: Sequence[Reduction], group: Group) -> Iterator[str]:
+def _table(rows: Sequence[Reduction], group: Group) -> str:
     """A line for each number of dimensions."""
     degrees = [name for name in rows[0].accuracy if "@" in name]
     table = [["dimensions", "least real part" if group.continuous else "least magnitude", "fraction of weight"]]
@@ -250,6 +193,42 @@ def _table(rows: Sequence[Reduction], group: Group) -> Iterator[str]:
         for line, row in zip(table[1:], rows, strict=True):
             line += [f"{row.accuracy[name]:.3f}" for name in ("accuracy", *degrees)]
             line += ["-" if math.isnan(row.rest) else f"{row.rest:.3f}"]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
-        yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+    return options.table(table, ">" * len(table[0]))
+
+
+COMMAND = Command(
+    name="spectrum",
+    help="draw the eigenvalues of a steerer, or how training moved them",
+    description="Of a run with a learnable steerer: its eigenvalues at start and end as a picture, all between as "
+    "an animation, the nearest representation, and how many dimensions small eigenvalues allow to leave out "
+    "(paper, Figure 4 and section 6.5). Of several runs: one picture. Of the file of a steerer: its eigenvalues.",
+    example="""\
+  steerers spectrum runs/c4-perm
+  steerers spectrum runs/c4-perm --data photographs/ --dims 256,128,64
+  steerers spectrum runs/c4-inv runs/c4-perm runs/so2-spread --out figure.png --gif figure.gif
+  steerers spectrum disk-c4.safetensors
+
+The fraction of weight is that of the sum of squared magnitudes, of a rotation by one radian for SO2; the rest alone is
+the accuracy of the dimensions that are left out.
+""",
+    options=(
+        Option("paths", "folder of a run, or a steerer's .safetensors", Path, "RUN", nargs="+"),
+        Option("--out", "the picture (default: spectrum.png in the run)", Path, "FILE"),
+        Option("--gif", "the animation (default: spectrum.gif in the run)", Path, "FILE"),
+        Option(
+            "--data",
+            "data of the kind that the run was trained on, such as folders of photographs: measures, on what is held "
+            "out of it, the matching accuracy before and after dimensions are left out",
+            Path,
+            "PATH",
+            nargs="+",
+        ),
+        Option(
+            "--dims", "dimensions to keep, with commas between (default: all, 3/4, 1/2, 3/8 and 1/4)", _dims, "LIST"
+        ),
+        Option("--pairs", "to measure at each rotation (default: as the run did)", positive, "N"),
+        options.DEVICE,
+        Option("--cache", "where decoded photographs are kept", Path, "DIR"),
+    ),
+    run=run,
+)

@@ -4,69 +4,19 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from steerers._arguments import INTERRUPTED
+import torch
+
+from steerers._console import INTERRUPTED, Option, flag
 from steerers.cli import options
+from steerers.cli.options import Command
 
 if TYPE_CHECKING:
-    import torch
-
     from steerers.training.config import TrainConfig
     from steerers.training.loop import Ended
-
-EXAMPLE = """example:
-  steerers train configs/c-c4-perm-b.toml --data MegaDepth --out runs/perm
-  steerers train configs/c-c4-perm-b.toml --data MegaDepth --out runs/perm --resume
-  steerers train mine.toml --data photographs/ more.tar --set steps=2000 data.views.size=256 steerer.kind=freq1
-  steerers train configs/b-so2-b.toml --dry-run
-  torchrun --nproc-per-node 4 -m steerers train configs/c-c4-perm-b.toml --data MegaDepth
-"""
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "train",
-        help="train a descriptor, a steerer or a detector",
-        description="Train what a TOML file says: the paper's Settings A, B and C, rotation-consistent detectors, or "
-        "the embedded network; from MegaDepth, COLMAP reconstructions or photographs. Ctrl-C ends a run with a "
-        "checkpoint, from which --resume goes on.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="TOML file; configs/ holds the paper's")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="PATH",
-        help="folders or tars of photographs, the root of MegaDepth, or reconstructions (default: data.path)",
-    )
-    parser.add_argument("--out", type=Path, metavar="RUN", help="folder of the run (default: runs/NAME)")
-    parser.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change the configuration, as in steps=2000 or data.views.size=256",
-    )
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint of the run")
-    parser.add_argument(
-        "--max-minutes",
-        type=options.above_zero("a positive number of minutes"),
-        metavar="M",
-        help="end after so long, with a checkpoint; loading and the final validation come on top",
-    )
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: cuda where there is one)")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="where decoded photographs are kept for the next run")
-    parser.add_argument("--dry-run", action="store_true", help="show what would run")
-    parser.add_argument("--tensorboard", action="store_true", help="log for TensorBoard too")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -132,7 +82,7 @@ def _train(arguments: argparse.Namespace, config: TrainConfig, folder: Path, dev
 
 def _reached(ended: Ended, config: TrainConfig, folder: Path) -> str:
     """One line on how a run ended."""
-    from steerers.viz.training import by_rotation
+    from steerers.viz.plots import by_rotation
 
     how = {"finished": "finished", "time": "out of time", "interrupted": "interrupted"}[ended.reason]
     measured = []
@@ -148,7 +98,7 @@ def _reached(ended: Ended, config: TrainConfig, folder: Path) -> str:
 def _draw(folder: Path) -> str:
     """Draw the losses and the measures of a run into its folder; a line on what was drawn."""
     from steerers.training.run_folder import read_log
-    from steerers.viz.training import draw_run
+    from steerers.viz.plots import draw_run
 
     try:
         drawn = draw_run(read_log(folder), folder)
@@ -166,3 +116,52 @@ def _command(arguments: argparse.Namespace, folder: Path) -> str:
     words += ["--device", arguments.device] if arguments.device else []
     words += ["--cache", str(arguments.cache)] if arguments.cache else []
     return shlex.join([*words, "--resume"])
+
+
+COMMAND = Command(
+    name="train",
+    help="train a descriptor, a steerer or a detector",
+    description="Train what a TOML file says: the paper's Settings A, B and C, rotation-consistent detectors, or "
+    "the embedded network; from MegaDepth, COLMAP reconstructions or photographs. Ctrl-C ends a run with a "
+    "checkpoint, from which --resume goes on.",
+    example="""\
+  steerers train configs/c-c4-perm-b.toml --data MegaDepth --out runs/perm
+  steerers train configs/c-c4-perm-b.toml --data MegaDepth --out runs/perm --resume
+  steerers train mine.toml --data photographs/ more.tar --set steps=2000 data.views.size=256 steerer.kind=freq1
+  steerers train configs/b-so2-b.toml --dry-run
+  torchrun --nproc-per-node 4 -m steerers train configs/c-c4-perm-b.toml --data MegaDepth
+""",
+    options=(
+        Option("config", "TOML file; configs/ holds the paper's", Path, "CONFIG"),
+        Option(
+            "--data",
+            "folders or tars of photographs, the root of MegaDepth, or reconstructions (default: data.path)",
+            Path,
+            "PATH",
+            default=[],
+            action="extend",
+            nargs="+",
+        ),
+        Option("--out", "folder of the run (default: runs/NAME)", Path, "RUN"),
+        Option(
+            "--set",
+            "change the configuration, as in steps=2000 or data.views.size=256",
+            metavar="KEY=VALUE",
+            default=[],
+            action="extend",
+            nargs="+",
+        ),
+        flag("--resume", "go on from the checkpoint of the run"),
+        Option(
+            "--max-minutes",
+            "end after so long, with a checkpoint; loading and the final validation come on top",
+            partial(options.above_zero, what="a positive number of minutes"),
+            "M",
+        ),
+        Option("--device", "cpu, cuda, cuda:1, mps (default: cuda where there is one)"),
+        Option("--cache", "where decoded photographs are kept for the next run", Path, "DIR"),
+        flag("--dry-run", "show what would run"),
+        flag("--tensorboard", "log for TensorBoard too"),
+    ),
+    run=run,
+)

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from torch import Tensor
 
+from steerers._console import progress
 from steerers.datasets.megadepth import read_depth
 from steerers.datasets.photos import DamagedTarError, Photo, few, find_photos
 from steerers.datasets.reconstruction import (
@@ -36,7 +37,6 @@ from steerers.datasets.scene_info import (
 from steerers.geometry import Size
 from steerers.images.load import load_image
 from steerers.images.read_ahead import read_ahead
-from steerers.viz.progress import progress
 
 T = TypeVar("T")
 Found = list[tuple[str, str]]  # kinds of problems of a file, and what is said after its name

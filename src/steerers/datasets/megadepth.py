@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from steerers._console import progress
 from steerers.datasets.depth import DepthCamera, DepthWarp
 from steerers.datasets.pairs import PairBatch, ViewWarp, mix, points_in_views, uniforms
 from steerers.datasets.photos import few
@@ -36,7 +37,6 @@ from steerers.datasets.scene_info import (
 from steerers.datasets.views import Views, fit_view, relight, render_views
 from steerers.geometry import scaling, transform_points
 from steerers.images.load import load_image, to_uint8
-from steerers.viz.progress import progress
 
 SHAKE = 32
 """Largest shift of a view, in its pixels."""

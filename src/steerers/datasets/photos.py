@@ -19,10 +19,10 @@ import PIL.Image
 import torch
 from torch import Tensor
 
+from steerers._console import progress
 from steerers._files import atomic_write
 from steerers.geometry import Size
 from steerers.images.load import ImageError, load_image, to_uint8
-from steerers.viz.progress import progress
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm", ".pgm", ".jp2"}
 _FORMAT = 1

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from steerers import viz
+from steerers._console import progress
 from steerers.datasets.pairs import PairSource
 from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
@@ -27,7 +28,6 @@ from steerers.training.objectives import Measures
 from steerers.training.objectives.descriptions import Described, DescriptorObjective, Matcher
 from steerers.training.objectives.joint import JointObjective
 from steerers.training.run_folder import MODEL, SPECTRUM, LoadedRun, read_config, read_spectrum
-from steerers.viz.progress import progress
 
 FRAMES = 60
 TOLERANCE = 0.01

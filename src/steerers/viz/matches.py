@@ -14,8 +14,9 @@ from PIL import ImageDraw, ImageFont
 from steerers.features import Matches
 from steerers.geometry import scaling
 from steerers.images.load import Image, to_uint8
-from steerers.viz.style import BACKGROUND, MUTED, SUPERSAMPLING, TEXT
 
+SUPERSAMPLING = 2
+BACKGROUND, TEXT, MUTED = (16, 18, 22), (236, 238, 242), (150, 156, 166)
 OUTLIER = (226, 74, 74)
 MOST_STRETCH = 4  # the picture is at most so many times as wide as it is high, however wide the images are
 LEAST_WIDTH = 720  # so that the header finds room
@@ -123,14 +124,11 @@ def _draw_lines(
     *,
     outliers: bool,
 ) -> None:
+    opacity, width, radius = (80, ss, 1.5 * ss) if outliers else (170, ss + 1, 2.5 * ss)
     for (x0, y0), (x1, y1) in ends[index]:
-        colour = (
-            OUTLIER
-            if outliers
-            else _colour((x0 - panel.left) / panel.picture.width, (y0 - panel.top) / panel.picture.height)
-        )
-        draw.line([(x0, y0), (x1, y1)], fill=(*colour, 80 if outliers else 170), width=ss if outliers else ss + 1)
-        radius = 1.5 * ss if outliers else 2.5 * ss
+        place = (x0 - panel.left) / panel.picture.width, (y0 - panel.top) / panel.picture.height
+        colour = OUTLIER if outliers else _colour(*place)
+        draw.line([(x0, y0), (x1, y1)], fill=(*colour, opacity), width=width)
         for x, y in ((x0, y0), (x1, y1)):
             draw.ellipse([x - radius, y - radius, x + radius, y + radius], fill=(*colour, 230))
 

@@ -1,4 +1,4 @@
-"""The plots of the reports: labelled curves, histograms and bars, with one look.
+"""The plots of reports and of training runs: labelled curves, histograms and bars, with one look.
 
 Matplotlib is an extra (``pip install "steerers[plots]"``) and is imported when a plot is drawn. Figures are made
 without pyplot, so that nothing global changes and no window system is needed.
@@ -22,11 +22,15 @@ BINS = 36
 """Of a histogram of angles: 10 degrees each."""
 LINES = ("-", "--", ":", "-.")
 WIDTH, HEIGHT, DPI = 7.0, 4.2, 150  # of the axes with their labels, inches; the legend comes below
+_NOT_LOSSES = {"step", "gradient", "learning_rate", "seconds"}
+_FEW = 30  # points of a curve that are marked
 _LEGEND_ROW = 0.22  # inches
 _LEGEND_CHARACTERS = 96  # that fit into the width
 
 Values = Sequence[float | None] | NDArray[Any]
 Range = tuple[float, float]
+Curves = dict[str, tuple[list[float], list[float]]]
+"""Steps of a run and values, by label."""
 
 
 def curves(
@@ -64,7 +68,8 @@ def curves(
                 marker="o" if markers else None,
                 markersize=3.5,
             )
-        _limit(axes, xlim, ylim, xticks)
+        limits = {"xticks": xticks, "xlim": xlim, "ylim": ylim}
+        axes.set(**{name: limit for name, limit in limits.items() if limit is not None})
 
 
 def angle_histogram(path: Path, series: Mapping[str, Values], *, ylabel: str, title: str = "") -> None:
@@ -83,7 +88,7 @@ def angle_histogram(path: Path, series: Mapping[str, Values], *, ylabel: str, ti
             axes.stairs(heights, edges, label=_plain(label), color=colour, linestyle=line, linewidth=1.6)
             if len(series) == 1:
                 axes.stairs(heights, edges, fill=True, alpha=0.25, color=colour)
-        _limit(axes, (float(edges[0]), float(edges[-1])), None, range(-180, 181, 45))
+        axes.set(xticks=range(-180, 181, 45), xlim=(edges[0], edges[-1]))
         axes.set_ylim(bottom=0)
         axes.yaxis.get_major_locator().set_params(integer=True)
 
@@ -113,6 +118,61 @@ def bars(
         axes.set_yticks(positions, [_plain(row) for row in rows])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
+
+
+# Training runs --------------------------------------------------------------------------------------------------------
+
+
+def draw_run(entries: Sequence[dict[str, Any]], folder: Path) -> list[str]:
+    """Draw the losses and the measures on held-out pairs of a run's log into a folder; the names of the pictures.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+    """
+    drawn = []
+    for name, found, limits in (
+        ("losses", _losses(entries), None),
+        ("accuracy", _measures(entries, "accuracy"), (0.0, 1.0)),
+        ("repeatability", _measures(entries, "repeatability"), (0.0, 1.0)),
+    ):
+        if found:
+            few = max(len(steps) for steps, _ in found.values()) < _FEW
+            curves(folder / f"{name}.png", found, xlabel="step", ylabel=name, ylim=limits, markers=few)
+            drawn.append(f"{name}.png")
+    return drawn
+
+
+def by_rotation(measured: Mapping[str, float], name: str) -> dict[int, float]:
+    """What validation measured under that name (``name@degrees``), by degrees."""
+    parts = ((key.partition("@"), value) for key, value in measured.items())
+    return {int(degrees): value for (own, at, degrees), value in parts if own == name and at}
+
+
+def _losses(entries: Sequence[dict[str, Any]]) -> Curves:
+    """All losses of the training, and the likelihood on held-out pairs."""
+    found: Curves = {}
+    for entry in entries:
+        for name in entry if "loss" in entry else ():
+            if name not in _NOT_LOSSES and not name.endswith("_ms"):
+                _add(found, name, entry["step"], entry[name])
+        if "nll" in entry.get("validation", {}):
+            _add(found, "nll, held out", entry["step"], entry["validation"]["nll"])
+    return found
+
+
+def _measures(entries: Sequence[dict[str, Any]], name: str) -> Curves:
+    """What was measured on held-out pairs, by rotation."""
+    found: Curves = {}
+    for entry in entries:
+        for degrees, value in by_rotation(entry.get("validation", {}), name).items():
+            _add(found, f"{name}, {degrees}°", entry["step"], value)
+    return found
+
+
+def _add(found: Curves, label: str, step: float, value: float) -> None:
+    steps, values = found.setdefault(label, ([], []))
+    steps.append(step)
+    values.append(value)
 
 
 # Shared ---------------------------------------------------------------------------------------------------------------
@@ -148,15 +208,6 @@ def _axes(
 def _styles() -> Iterator[tuple[str, str]]:
     """Colours, then the same with another line, without end."""
     return ((colour, line) for line, colour in cycle(product(LINES, PALETTE)))
-
-
-def _limit(axes: Any, xlim: Range | None, ylim: Range | None, xticks: Sequence[float] | None) -> None:
-    if xticks is not None:
-        axes.set_xticks(list(xticks))
-    if xlim is not None:
-        axes.set_xlim(*xlim)
-    if ylim is not None:
-        axes.set_ylim(*ylim)
 
 
 def _floats(values: Values) -> NDArray[np.float64]:

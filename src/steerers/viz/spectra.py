@@ -16,7 +16,7 @@ from torch import Tensor
 
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
-from steerers.viz.style import BACKGROUND, MUTED, SUPERSAMPLING, TEXT
+from steerers.viz.matches import BACKGROUND, MUTED, SUPERSAMPLING, TEXT
 
 FOOTER = 30
 NEAR = 0.1  # of an admissible place, after division by the common factor

@@ -76,9 +76,9 @@ def test_the_memory_of_recordings_is_that_without_them() -> None:
 
     keypoints, image = Keypoints(torch.zeros(1, 2), torch.ones(1)), torch.zeros(3, 8, 8)
     recorded = extraction._Form("fast", Allocating(1000), unrecorded=Allocating(50_000))
-    costs = extraction._costs(recorded, image, keypoints, SMALL)
+    costs = extraction._costs(recorded, image, keypoints, SMALL.repeats)
     assert 200_000 <= costs["extract"].extra_bytes < 210_000
-    alone = extraction._costs(recorded._replace(unrecorded=None), image, keypoints, SMALL)
+    alone = extraction._costs(recorded._replace(unrecorded=None), image, keypoints, SMALL.repeats)
     assert alone["extract"].extra_bytes < 20_000
 
 

@@ -8,17 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from steerers.benchmarks.speed import textbook
+from steerers.benchmarks.speed import matching
 from steerers.benchmarks.speed.matching import (
     MEASURED,
-    MatchingRow,
     MatchingSettings,
     Peak,
     bench_matching,
+    check_memory,
+    dual_softmax,
     floor_of,
+    match_by_textbook,
     peak_of,
 )
-from steerers.benchmarks.speed.measure import Cost
 from steerers.benchmarks.speed.subjects import plant_pair, steerer_for
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
@@ -79,15 +80,15 @@ def test_small_pairs(num: int) -> None:
 
 def test_dual_softmax_by_hand() -> None:
     similarity = torch.tensor([[0.9, 0.1, 0.0], [0.8, 0.2, 0.1], [0.0, 0.0, 0.7]])
-    assert textbook.dual_softmax(similarity).tolist() == [[0, 0], [2, 2]]  # row 1 prefers a column that is taken
-    assert textbook.dual_softmax(similarity, threshold=0.9).tolist() == [[2, 2]]
+    assert dual_softmax(similarity).tolist() == [[0, 0], [2, 2]]  # row 1 prefers a column that is taken
+    assert dual_softmax(similarity, threshold=0.9).tolist() == [[2, 2]]
 
 
 @pytest.mark.parametrize("strategy", ["max-matches", "max-similarity", "subset", "procrustes", "prototype-procrustes"])
 def test_textbook_finds_what_was_rotated(strategy: str) -> None:
     _, steerer = steerer_for(strategy, DIM)
     unit0, unit1 = plant_pair(NUM, steerer, ROTATION, CPU)
-    found = as_set(textbook.match(strategy, unit0, unit1, steerer, Group(ORDER).angles()))
+    found = as_set(match_by_textbook(strategy, unit0, unit1, steerer, Group(ORDER).angles()))
     truth = true_pairs(unit0, unit1, steerer)
     assert len(found & truth) >= 0.85 * len(truth)  # noise in its rotation costs prototype-procrustes a tenth
 
@@ -97,7 +98,7 @@ def test_textbook_dual_softmax_does_not_rotate() -> None:
     upright, rotated = (plant_pair(NUM, steerer, angle, CPU) for angle in (0.0, ROTATION))
     truth = true_pairs(*rotated, steerer)
     found = [
-        as_set(textbook.match("dual-softmax", *pair, steerer, Group(ORDER).angles())) for pair in (upright, rotated)
+        as_set(match_by_textbook("dual-softmax", *pair, steerer, Group(ORDER).angles())) for pair in (upright, rotated)
     ]
     assert len(found[0] & truth) > 0.95 * len(truth)  # the same seed: the same pairs
     assert len(found[1] & truth) < 0.5 * len(truth)
@@ -108,22 +109,22 @@ def test_textbook_invariant_sees_no_rotation() -> None:
     angles = Group(ORDER).angles()
     pair = plant_pair(NUM, steerer, ROTATION, CPU)
     rotated_back = steerer.steer(pair[0], ROTATION), pair[1]
-    assert as_set(textbook.match("invariant", *pair, steerer, angles)) == as_set(
-        textbook.match("invariant", *rotated_back, steerer, angles)
+    assert as_set(match_by_textbook("invariant", *pair, steerer, angles)) == as_set(
+        match_by_textbook("invariant", *rotated_back, steerer, angles)
     )
 
 
 def test_textbook_subset_agrees_with_the_whole_where_the_rotation_is_clear() -> None:
     steerer, angles = Steerer.spread(DIM), Group(ORDER).angles()
     pair = plant_pair(NUM, steerer, ROTATION, CPU)
-    by_subset = textbook.match("subset", *pair, steerer, angles, subset=150)
-    assert as_set(by_subset) == as_set(textbook.match("max-matches", *pair, steerer, angles))
+    by_subset = match_by_textbook("subset", *pair, steerer, angles, subset=150)
+    assert as_set(by_subset) == as_set(match_by_textbook("max-matches", *pair, steerer, angles))
 
 
 def test_no_textbook_of_tta() -> None:
     unit = torch.eye(DIM)[:2]
     with pytest.raises(ValueError, match="no textbook form of 'tta'"):
-        textbook.match("tta", unit, unit, Steerer.spread(DIM), Group(ORDER).angles())
+        match_by_textbook("tta", unit, unit, Steerer.spread(DIM), Group(ORDER).angles())
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
@@ -131,9 +132,8 @@ def test_no_textbook_of_tta() -> None:
 
 @pytest.mark.parametrize("order", [4, 7])
 def test_the_same_matches_as_the_textbook(order: int) -> None:
-    rows = bench_matching(MatchingSettings(NUM, 56, order, repeats=1), CPU)
-    assert [row.strategy for row in rows] == list(MEASURED)
-    for row in rows:
+    for name in MEASURED:
+        row = bench_matching(name, MatchingSettings(NUM, 56, order, repeats=1), CPU)
         assert row.common == 1.0, row.strategy
         assert row.matches > 0
         assert row.textbook is not None
@@ -142,21 +142,10 @@ def test_the_same_matches_as_the_textbook(order: int) -> None:
 
 def test_different_matches_show(monkeypatch: pytest.MonkeyPatch) -> None:
     """One match less of about a hundred is seen in the fraction."""
-    whole = textbook.match
-    monkeypatch.setattr(textbook, "match", lambda *arguments: whole(*arguments)[1:])
-    (row,) = bench_matching(MatchingSettings(NUM, DIM, ORDER, repeats=1), CPU, ["max-matches"])
+    whole = match_by_textbook
+    monkeypatch.setattr(matching, "match_by_textbook", lambda *arguments: whole(*arguments)[1:])
+    row = bench_matching("max-matches", MatchingSettings(NUM, DIM, ORDER, repeats=1), CPU)
     assert row.common == pytest.approx((row.matches - 1) / row.matches)
-
-
-def test_without_textbook() -> None:
-    (row,) = bench_matching(MatchingSettings(NUM, DIM, ORDER, repeats=1, with_textbook=False), CPU, ["dual-softmax"])
-    assert row.textbook is row.common is row.speedup is None
-    assert row.cost.extra_bytes > 0
-
-
-def test_speedup() -> None:
-    row = MatchingRow("dual-softmax", "Spread", Cost(0.5, 10), Cost(2.0, 100), 7, 1.0)
-    assert row.speedup == 4.0
 
 
 def test_the_papers_steerers() -> None:
@@ -168,21 +157,13 @@ def test_the_papers_steerers() -> None:
         }[label]  # fmt: skip
 
 
-def test_over_floor() -> None:
-    settings = MatchingSettings(NUM, DIM, ORDER, repeats=1, with_textbook=False, peak=Peak(1e9))
-    (row,) = bench_matching(settings, CPU, ["dual-softmax"])
-    assert row.floor is not None
-    assert row.floor.seconds == 4 * NUM**2 * DIM / 1e9
-    assert row.over_floor == row.cost.seconds / row.floor.seconds
-
-
 @pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
 def test_a_textbook_that_does_not_fit_is_left_out(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise error("too much")
 
-    monkeypatch.setattr(textbook, "match", fail)
-    (row,) = bench_matching(MatchingSettings(NUM, DIM, ORDER, repeats=1), CPU, ["dual-softmax"])
+    monkeypatch.setattr(matching, "match_by_textbook", fail)
+    row = bench_matching("dual-softmax", MatchingSettings(NUM, DIM, ORDER, repeats=1), CPU)
     assert row.textbook is row.common is row.speedup is None
     assert row.note == "the textbook form needs more memory than there is"
     assert row.matches > 0
@@ -190,13 +171,13 @@ def test_a_textbook_that_does_not_fit_is_left_out(error: type[Exception], monkey
 
 def test_what_cannot_fit_is_not_tried() -> None:
     with pytest.raises(MemoryError, match="7 matrices of 10000000 x 10000000"):
-        textbook.check_memory("procrustes", 10_000_000, CPU)
-    textbook.check_memory("procrustes", 100, CPU)
+        check_memory("procrustes", 10_000_000, CPU)
+    check_memory("procrustes", 100, CPU)
 
 
 def test_options_of_the_kernels_arrive() -> None:
     with pytest.raises(ValueError, match="precision must be one of default, exact, got 'half'"):
-        bench_matching(MatchingSettings(NUM, DIM, ORDER, repeats=1, precision="half"), CPU, ["invariant"])  # type: ignore[arg-type]
+        bench_matching("invariant", MatchingSettings(NUM, DIM, ORDER, repeats=1, precision="half"), CPU)  # type: ignore[arg-type]
 
 
 # Floors: the least time of matching, counted by hand ------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steerers.accel.networks.inference import for_inference
-from steerers.benchmarks.speed.measure import Cost, measure, timed
+from steerers.benchmarks.speed import Cost, measure, timed
 from steerers.features import Features, Keypoints, Matches
 from steerers.images.load import make_picture
 from steerers.models.base import Combined, Extractor
@@ -52,10 +52,8 @@ class ExtractionRow:
     form: str
     cost: Cost
     plain: Cost
-    same_keypoints: float | None
-    """Fraction of the plain module's keypoints that are found."""
-    largest_difference: float | None
-    """Of descriptions of the same keypoints."""
+    same_keypoints: float | None  # fraction of the plain module's keypoints that are found
+    largest_difference: float | None  # of descriptions of the same keypoints
     least_cosine: float | None
 
     @property
@@ -70,6 +68,15 @@ class _Form(NamedTuple):
     autocast: torch.dtype | None = None
     unrecorded: Extractor | None = None
     """The same without CUDA graphs, if it has them: the memory of a recording is there before a run."""
+
+    @torch.no_grad()
+    def run(self, step: str, image: Tensor, keypoints: Keypoints) -> Any:
+        """Detect or extract as many keypoints, or describe these."""
+        with nullcontext() if self.autocast is None else torch.autocast(image.device.type, dtype=self.autocast):
+            if step == "describe":
+                return self.extractor.describe(image[None], [keypoints])[0]
+            find = self.extractor.detect if step == "detect" else self.extractor.extract
+            return find(image[None], num_keypoints=len(keypoints))[0]
 
 
 class _Found(NamedTuple):
@@ -92,22 +99,21 @@ def bench_description(
     plain: dict[str, Cost] = {}
     rows = []
     for form in _forms(model.extractor.to(device).eval(), PRECISIONS[precision], device):
-        found = _find(form, image, keypoints, settings.num_keypoints)
+        found = _Found(form.run("detect", image, keypoints), form.run("describe", image, keypoints).float())
         reference = reference or found
-        for step, cost in _costs(form, image, keypoints, settings).items():
+        for step, cost in _costs(form, image, keypoints, settings.repeats).items():
             baseline = plain.setdefault(step, cost)
             rows.append(ExtractionRow(model.name, step, form.name, cost, baseline, *_agreement(step, found, reference)))
     return rows
 
 
-def _costs(form: _Form, image: Tensor, keypoints: Keypoints, settings: ExtractionSettings) -> dict[str, Cost]:
+def _costs(form: _Form, image: Tensor, keypoints: Keypoints, repeats: int) -> dict[str, Cost]:
     """What each step takes; the memory of a form with recordings is that of the same form without."""
-    steps = _steps(form, image, keypoints, settings.num_keypoints)
-    names = ("detect", "describe") if isinstance(form.extractor, Combined) else ("extract",)
-    costs = {name: measure(steps[name], image.device, settings.repeats) for name in names}
+    steps = ("detect", "describe") if isinstance(form.extractor, Combined) else ("extract",)
+    costs = {step: measure(partial(form.run, step, image, keypoints), image.device, repeats) for step in steps}
     if form.unrecorded is None:
         return costs
-    without = _costs(_Form(form.name, form.unrecorded), image, keypoints, replace(settings, repeats=1))
+    without = _costs(_Form(form.name, form.unrecorded), image, keypoints, repeats=1)
     return {step: Cost(cost.seconds, without[step].extra_bytes) for step, cost in costs.items()}
 
 
@@ -144,28 +150,6 @@ def _fast_form(name: str, extractor: Extractor, dtype: torch.dtype, device: torc
     return _Form(name, for_inference(extractor, dtype), unrecorded=unrecorded)
 
 
-def _steps(form: _Form, image: Tensor, keypoints: Keypoints, count: int) -> dict[str, Callable[[], Any]]:
-    """What an extractor can be asked for, under the autocast of a form."""
-    extractor = form.extractor
-    calls: dict[str, Callable[[], Any]] = {
-        "detect": lambda: extractor.detect(image[None], num_keypoints=count)[0],
-        "describe": lambda: extractor.describe(image[None], [keypoints])[0],
-        "extract": lambda: extractor.extract(image[None], num_keypoints=count)[0],
-    }
-    return {step: partial(_under_autocast, form.autocast, image.device, call) for step, call in calls.items()}
-
-
-@torch.no_grad()
-def _under_autocast(dtype: torch.dtype | None, device: torch.device, call: Callable[[], Any]) -> Any:
-    with nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype):
-        return call()
-
-
-def _find(form: _Form, image: Tensor, keypoints: Keypoints, count: int) -> _Found:
-    steps = _steps(form, image, keypoints, count)
-    return _Found(steps["detect"](), steps["describe"]().float())
-
-
 def _agreement(step: str, found: _Found, expected: _Found) -> tuple[float | None, float | None, float | None]:
     """Same keypoints, largest difference and least cosine, as far as a step is about them."""
     same = difference = cosine = None
@@ -190,8 +174,7 @@ class PipelineRow:
     way: str
     seconds: float
     images_per_second: float
-    matches: int | None
-    """Of each image with the next."""
+    matches: int | None  # of each image with the next
 
 
 def bench_pipeline(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from steerers._arguments import names, positive
+from steerers._console import PRECISION, Option, flag, names, positive, progress
 from steerers.benchmarks.benchmark import Benchmark
 from steerers.benchmarks.report import (
     MODEL_COLUMNS,
@@ -30,7 +30,7 @@ from steerers.benchmarks.report import (
     text,
 )
 from steerers.benchmarks.runs import describe_strategy
-from steerers.benchmarks.speed.measure import peak_memory, timed
+from steerers.benchmarks.speed import peak_memory, timed
 from steerers.benchmarks.speed.subjects import (
     PLAIN,
     Descriptions,
@@ -47,7 +47,6 @@ from steerers.benchmarks.speed.subjects import (
 from steerers.matching.assignment import Assignment
 from steerers.models import zoo
 from steerers.viz import plots
-from steerers.viz.progress import progress
 
 # Timing ---------------------------------------------------------------------------------------------------------------
 
@@ -56,8 +55,7 @@ def measure_model(subjects: Sequence[Subject], settings: RuntimeSettings, device
     """A row for every strategy of one model; pair after pair, so that a change of the machine's pace meets them all."""
     model = subjects[0].model
     model.extractor.to(device).eval()
-    for subject in subjects:
-        steerer = getattr(subject.strategy, "steerer", None)
+    for steerer in (getattr(subject.strategy, "steerer", None) for subject in subjects):
         if steerer is not None:
             steerer.to(device)
     planted = plant_descriptions(settings, model.extractor.dim, device)
@@ -146,7 +144,7 @@ def make_report(
         description=_describe(settings, weights, precision),
         settings={**asdict(settings), "weights": weights, "precision": precision},
         environment=environment,
-        tables=[Table("description and matching", _columns(), [*ours, *theirs])],
+        tables=[Table("description and matching", COLUMNS, [*ours, *theirs])],
         plots={f"{model}.png": partial(_plot, model, ours) for model in dict.fromkeys(row["model"] for row in ours)},
     )
 
@@ -162,20 +160,7 @@ def _times_plain(row: TableRow, rows: Sequence[TableRow]) -> float | None:
 
 def _typical(row: TableRow) -> float:
     total = row["seconds"]["total"]
-    return float(total["median"] if "median" in total else total["mean"])
-
-
-def _columns() -> tuple[Column, ...]:
-    return (
-        *MODEL_COLUMNS,
-        text("steerer", "steerer"),
-        number("images", "descriptions_per_pair"),
-        number("description, ms", "seconds", "description", "median", form="{:.1f}", factor=1e3),
-        number("matching, ms", "seconds", "matching", "median", form="{:.1f}", factor=1e3),
-        Column("together, ms", _together),
-        number("x plain", "times_plain", form="{:.2f}"),
-        number("extra MB", "extra_bytes", factor=1e-6),
-    )
+    return float(total.get("median", total["mean"]))
 
 
 def _together(row: Mapping[str, Any]) -> str:
@@ -184,6 +169,18 @@ def _together(row: Mapping[str, Any]) -> str:
         return f"{1e3 * total['mean']:.1f} ± {1e3 * total['plus_minus']:.2f}"
     low, high = (1e3 * total[key] for key in ("lower_quartile", "upper_quartile"))
     return f"{1e3 * total['median']:.1f} ({low:.1f} to {high:.1f})"
+
+
+COLUMNS = (
+    *MODEL_COLUMNS,
+    text("steerer", "steerer"),
+    number("images", "descriptions_per_pair"),
+    number("description, ms", "seconds", "description", "median", form="{:.1f}", factor=1e3),
+    number("matching, ms", "seconds", "matching", "median", form="{:.1f}", factor=1e3),
+    Column("together, ms", _together),
+    number("x plain", "times_plain", form="{:.2f}"),
+    number("extra MB", "extra_bytes", factor=1e-6),
+)
 
 
 def _describe(settings: RuntimeSettings, weights: str, precision: str) -> str:
@@ -240,25 +237,6 @@ class _Runtime(Benchmark):
         return [run.pipeline.model for run in self.load_runs(arguments, device)]
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--strategies", type=names, metavar="LIST", help="STRATEGY[:ORDER], with commas between (default: all)"
-    )
-    parser.add_argument(
-        "--size", type=positive, default=784, metavar="PX", help="side of the square images: %(default)s"
-    )
-    parser.add_argument("--repeats", type=positive, default=100, metavar="N", help="pairs that are timed: %(default)s")
-    parser.add_argument("--warm-up", type=int, default=3, metavar="N", help="pairs before them: %(default)s")
-    parser.add_argument(
-        "--random-weights", action="store_true", help="models without their weights, which time does not depend on"
-    )
-    parser.add_argument(
-        "--precision",
-        default="float32",
-        help="float32, or bfloat16 or float16 for DeDoDe and compact (default: %(default)s)",
-    )
-
-
 RUNTIME = _Runtime(
     name="runtime",
     help="how long description and matching take",
@@ -273,5 +251,12 @@ RUNTIME = _Runtime(
     num_keypoints=5000,
     max_size=None,
     paper=("runtime", ""),
-    add_options=_add_options,
+    own_options=(
+        Option("--strategies", "STRATEGY[:ORDER], with commas between (default: all)", names, "LIST"),
+        Option("--size", "side of the square images: %(default)s", positive, "PX", 784),
+        Option("--repeats", "pairs that are timed: %(default)s", positive, "N", 100),
+        Option("--warm-up", "pairs before them: %(default)s", int, "N", 3),
+        flag("--random-weights", "models without their weights, which time does not depend on"),
+        PRECISION,
+    ),
 )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -75,10 +76,8 @@ class Subject:
     label: str
     model: Model
     strategy: Strategy
-    steerer: str | None
-    """What kind of steerer it matches with."""
-    tta: int | None = None
-    """How many rotations of the first image are described, for test-time augmentation."""
+    steerer: str | None  # what kind of steerer it matches with
+    tta: int | None = None  # how many rotations of the first image are described, for test-time augmentation
 
     @property
     def rotations(self) -> tuple[float, ...]:
@@ -121,14 +120,10 @@ def _choose_steerer(model: Model, strategy: str) -> tuple[Steerer | None, str | 
     """The model's own steerer if the strategy takes it, else one that stands in, with the words for it."""
     if strategy in (PLAIN, "mutual-nearest", TTA):
         return None, None
-    own = model.steerer
-    if own is not None:
-        try:
-            make_strategy(strategy, own)
-        except ValueError:
-            pass
-        else:
-            return own, describe_steerer(own)
+    if model.steerer is not None:
+        with suppress(ValueError):
+            make_strategy(strategy, model.steerer)
+            return model.steerer, describe_steerer(model.steerer)
     kind, steerer = steerer_for(strategy, model.extractor.dim)
     return steerer, f"{kind}, standing in"
 

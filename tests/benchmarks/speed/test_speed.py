@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from steerers.benchmarks.speed.measure import Cost, measure, peak_memory, warm_up
+from steerers.benchmarks.speed import Cost, measure, peak_memory, warm_up
 
 CPU = torch.device("cpu")
 MB = 1_000_000
@@ -76,7 +76,7 @@ def test_temporaries_of_an_operation_count() -> None:
 def test_time_is_the_median_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of 1, 50 and 2 seconds by a clock of our own; the first call is not timed, the last is for memory."""
     clock = itertools.chain.from_iterable((start, start + taken) for start, taken in ((0, 1), (10, 50), (100, 2)))
-    monkeypatch.setattr("steerers.benchmarks.speed.measure.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("steerers.benchmarks.speed.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     calls = []
 
     def call() -> None:
@@ -93,7 +93,7 @@ def test_time_is_the_median_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_gpu_works_before_it_is_timed(device: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock of our own, that a call advances by a tenth of a second."""
     made: list[int] = []
-    monkeypatch.setattr("steerers.benchmarks.speed.measure.now", lambda _: 0.1 * len(made))
+    monkeypatch.setattr("steerers.benchmarks.speed.now", lambda _: 0.1 * len(made))
     warm_up(lambda: made.append(1), torch.device(device))
     assert len(made) == calls
 
