@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import helpers
-from steerers.accel.matching import batching, dispatch, results, solver
-from steerers.accel.matching.solver import Task, launch
+from steerers.accel import matching
+from steerers.accel.matching import results, solver
+from steerers.accel.matching.solver import launch
 from steerers.matching.assignment import Assignment, Options
 from steerers.matching.similarity import Cosine
 from steerers.matching.strategies import SoftmaxStrategy, make_strategy, solve
@@ -27,7 +28,7 @@ from steerers.steering.steerer import Steerer
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
 kernels = pytest.mark.skipif(not INTERPRETED and DEVICE.type == "cpu", reason="needs a GPU or Triton's interpreter")
-SMALL = batching.TileConfig(16, 16, 16, 4, 2)
+SMALL = solver.TileConfig(16, 16, 16, 4, 2)
 
 
 def test_interpreted(interpret: Callable[[], None]) -> None:
@@ -38,8 +39,8 @@ def test_interpreted(interpret: Callable[[], None]) -> None:
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that few descriptions have several tiles, in few programs; on a GPU they are what they are."""
     if INTERPRETED:
-        tiles = {key: replace(SMALL, keep=config.keep) for key, config in batching.HOPPER.items()}
-        monkeypatch.setattr(batching, "HOPPER", tiles)
+        tiles = {key: replace(SMALL, keep=config.keep) for key, config in solver.HOPPER.items()}
+        monkeypatch.setattr(solver, "HOPPER", tiles)
         monkeypatch.setattr(solver, "PREPARED_AT_ONCE", 32)
 
 
@@ -298,20 +299,15 @@ def test_padded_batches() -> None:
 @kernels
 @pytest.mark.parametrize(("name", "order"), [("max-similarity", 4), ("max-matches", 4), ("procrustes", None)])
 def test_a_small_budget_changes_nothing(name: str, order: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One alternative after the other, and rows in chunks; on a GPU too, where tiles are larger."""
     steerer = Steerer.freq1(40)
     first, second = pair(20, 10, steerer, math.pi / 2)
-    strategy: object = named(name, steerer, order)
-    similarity = strategy._similarity(first, second, maximum=name != "max-matches") if order else None  # type: ignore[attr-defined]
-    if similarity is None:
-        from steerers.matching.extrema import Continuous
-
-        similarity = Continuous(strategy._harmonics(first, second))  # type: ignore[attr-defined]
-    operands = dispatch.operands(similarity)
-    whole, parts = (
-        launch([operands], Task(config=SMALL, budget=budget)).assignments()[0] for budget in (1 << 30, 5000)
-    )
-    for actual, expected in zip(parts, whole, strict=True):
-        assert_same(actual, expected, scores=1e-6)
+    strategy = by(named(name, steerer, order), kernels="fused", graphs=False)
+    monkeypatch.setattr(solver, "config_for", lambda plan, *_: solver.fitting(SMALL, plan))
+    whole = strategy.match(first, second)
+    monkeypatch.setattr(solver, "BUDGET", 5000)
+    monkeypatch.setattr(solver, "LEAST_BUDGET", 5000)
+    assert_same(strategy.match(first, second), whole, scores=1e-6)
 
 
 @kernels
@@ -329,6 +325,10 @@ def test_sorting_many_is_counting_few(name: str, order: int | None, monkeypatch:
 # Recordings -----------------------------------------------------------------------------------------------------------
 
 
+def replayed(self: matching.Fused, *, ordered: bool) -> results.Results:
+    return matching._replayed(self.operands[0], self.options, ordered=ordered)
+
+
 @kernels
 @pytest.mark.parametrize(("name", "order"), [("dual-softmax", None), ("max-similarity", 4), ("max-matches", 2)])
 def test_recordings_find_the_same(name: str, order: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,15 +337,12 @@ def test_recordings_find_the_same(name: str, order: int | None, monkeypatch: pyt
     strategy = by(named(name, steerer, order), kernels="fused", graphs=False)
     expected = [strategy.match(*each) for each in pairs]
 
-    def replayed(self: dispatch.Fused, *, ordered: bool) -> results.Results:
-        return dispatch._replayed(self.operands[0], Task(self.options, ordered))
-
     if INTERPRETED:  # nothing is recorded there, but it takes the same way
-        monkeypatch.setattr(dispatch.Fused, "_launch", replayed)
+        monkeypatch.setattr(matching.Fused, "_launch", replayed)
     recorded = by(strategy, graphs=True)
     for each, plain in zip(pairs, expected, strict=True):
         assert_bit_equal(recorded.match(*each), plain)
-    dispatch.forget_recordings()
+    matching.forget_recordings()
 
 
 @kernels
@@ -361,11 +358,11 @@ def test_a_recording_that_fails_is_no_failure(monkeypatch: pytest.MonkeyPatch) -
             pass
 
     failing = Failing()
-    monkeypatch.setattr(dispatch, "_recordings", lambda: failing)
+    monkeypatch.setattr(matching, "_recordings", failing)
     first, second = pair(18, 17, Steerer.spread(20))
-    operands = dispatch.operands(Cosine(first, second))
+    operands = matching.operands(Cosine(first, second))
     assert operands is not None
     with pytest.warns(RuntimeWarning, match=r"launched step by step from here on: operation not permitted"):
-        actual = dispatch._replayed(operands, Task()).assignments()[0][0]
+        actual = matching._replayed(operands, Options(), ordered=True).assignments()[0][0]
     assert failing.capacity == 0
-    assert_bit_equal(actual, launch([operands], Task()).assignments()[0][0])
+    assert_bit_equal(actual, launch([operands], Options()).assignments()[0][0])
