@@ -17,10 +17,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers import assert_near, randn
-from steerers.accel.networks import layers
-from steerers.accel.networks.compact import FastCompact, _texture
-from steerers.accel.networks.inference import for_inference
-from steerers.accel.networks.keypoints import LevelFrame, LevelKeypoints, choose_in_cells, merge_scales
+from steerers.accel.networks import for_inference, layers
+from steerers.accel.networks.compact import (
+    FastCompact,
+    LevelFrame,
+    LevelKeypoints,
+    _texture,
+    choose_in_cells,
+    merge_scales,
+)
 from steerers.models import scales
 from steerers.models.compact import CELL, FLATTEST, Compact, CompactConfig, textured, textured_cells
 from steerers.models.sampling import KeypointSampling, choose_keypoints

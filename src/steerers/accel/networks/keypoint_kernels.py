@@ -31,14 +31,6 @@ class Texture(NamedTuple):
     least: float  # by which the grey values of a cell and of those around it differ
 
 
-class Candidates(NamedTuple):
-    """One for each of C cells."""
-
-    values: Tensor  # (B, C) float32 logits, -inf where there is none
-    pixels: Tensor  # (B, C) int32, counted row by row
-    totals: Tensor  # (B, P) logarithms of the sums of the exponentials of all logits, in P parts
-
-
 @triton.jit
 def at(logits, image, row, column, H, W):
     """The map that begins at ``image``; -inf outside."""
@@ -149,7 +141,9 @@ def _candidates(
     tl.store(totals + program, tl.log(total) + greatest)
 
 
-def candidates(logits: Tensor, masks: Tensor | None, size: int, border: int, texture: Texture | None) -> Candidates:
+def candidates(
+    logits: Tensor, masks: Tensor | None, size: int, border: int, texture: Texture | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """The pixels that may be keypoints, at most one in a cell of half a window.
 
     Of equal pixels in a cell, all greatest there, only the first that is allowed is considered. Totals are NaN where a
@@ -161,6 +155,10 @@ def candidates(logits: Tensor, masks: Tensor | None, size: int, border: int, tex
         size: side of the window in which only the best pixel remains, odd.
         border: width of the frame in which no keypoint may lie.
         texture: of the images, if keypoints may only lie where there is some.
+
+    Returns:
+        For each of C cells (B, C) logits, -inf where there is no keypoint, and (B, C) int32 pixels, counted row by row;
+        and (B, P) logarithms of the sums of the exponentials of all logits, in P parts.
     """
     batch, height, width = logits.shape
     side = size // 2 + 1
@@ -175,7 +173,7 @@ def candidates(logits: Tensor, masks: Tensor | None, size: int, border: int, tex
         cells, border, *seen[1:], torch.finfo(torch.float32).min, size // 2, masks is not None,
         0 if texture is None else texture.cell, _TILE, num_warps=4,
     )  # fmt: skip
-    return Candidates(values, pixels, totals)
+    return values, pixels, totals
 
 
 # Positions ------------------------------------------------------------------------------------------------------------
