@@ -262,6 +262,8 @@ def mutual_nearest(
         tile: most rows and columns that are compared at once.
     """
     (n, m), device = similarity.shape, similarity.device
+    if device.type == "cuda":
+        similarity.check()
     if not n or not m:
         return empty(device)
     rows, cols, second = _search(similarity, tile or TILE.get(device.type, TILE_ELSEWHERE), second=ratio is not None)

@@ -302,12 +302,15 @@ def test_a_small_budget_changes_nothing(name: str, order: int | None, monkeypatc
     """One alternative after the other, and rows in chunks; on a GPU too, where tiles are larger."""
     steerer = Steerer.freq1(40)
     first, second = pair(20, 10, steerer, math.pi / 2)
-    strategy = by(named(name, steerer, order), kernels="fused", graphs=False)
+    similarity = named(name, steerer, order)._similarity(first, second)
+    options = Options(kernels="fused", graphs=False)
     monkeypatch.setattr(solver, "config_for", lambda plan, *_: solver.fitting(SMALL, plan))
-    whole = strategy.match(first, second)
+    (whole,) = solve([similarity], options).assignments()
     monkeypatch.setattr(solver, "BUDGET", 5000)
     monkeypatch.setattr(solver, "LEAST_BUDGET", 5000)
-    assert_same(strategy.match(first, second), whole, scores=1e-6)
+    (parts,) = solve([similarity], options).assignments()
+    for actual, expected in zip(parts, whole, strict=True):
+        assert_same(actual, expected, scores=1e-6)
 
 
 @kernels

@@ -108,8 +108,7 @@ def operands(similarity: Similarity) -> Operands | None:
 
 @operands.register
 def _(similarity: Cosine) -> Operands:
-    matrices = None if similarity.matrix is None else similarity.matrix[None]
-    return _cosine(similarity, matrices)
+    return _cosine(similarity)
 
 
 @operands.register
@@ -133,19 +132,17 @@ def _(similarity: Steered) -> Operands | None:
 
 @operands.register
 def _(similarity: Rotated) -> Operands | None:
-    of = similarity.harmonics
-    plan = rotated_plan(of.steerer, similarity.order, similarity.maximum, similarity.device)
-    return None if plan is None else Operands(of.descriptions0, of.descriptions1, plan)
+    plan = rotated_plan(similarity.steerer, similarity.order, similarity.maximum, similarity.device)
+    return None if plan is None else Operands(similarity.descriptions0, similarity.descriptions1, plan)
 
 
 @operands.register
 def _(similarity: Continuous) -> Operands | None:
-    of = similarity.harmonics
-    plan = modulus_plan(of.steerer, of.order, similarity.device)
-    return None if plan is None else Operands(of.descriptions0, of.descriptions1, plan)
+    plan = modulus_plan(similarity.steerer, similarity.order, similarity.device)
+    return None if plan is None else Operands(similarity.descriptions0, similarity.descriptions1, plan)
 
 
-def _cosine(similarity: Cosine | Steered, matrices: Tensor | None = None, copied: int = 0) -> Operands:
+def _cosine(similarity: Similarity, matrices: Tensor | None = None, copied: int = 0) -> Operands:
     """Of a plain cosine, or of those after (L, D, D) matrices."""
     first, second = similarity.descriptions0, similarity.descriptions1
     return Operands(first, second, cosine_plan(first.shape[1], similarity.device), matrices, copied)

@@ -16,7 +16,6 @@ products of rows and columns become a score is the plan's mode:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, wraps
@@ -26,6 +25,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from steerers.matching.similarity import wrapped
 from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
 
@@ -94,8 +94,7 @@ class Plan:
     @cached_property
     def angles(self) -> Tensor:
         """(T,) float64: the rotations in [-pi, pi), on the device of the plan."""
-        angles = torch.remainder(torch.tensor(self.rotations, dtype=torch.float64) + math.pi, 2 * math.pi) - math.pi
-        return angles.to(self.rows.index.device)
+        return wrapped(torch.tensor(self.rotations, dtype=torch.float64)).to(self.rows.index.device)
 
 
 @dataclass(frozen=True, eq=False)
