@@ -412,31 +412,29 @@ class Subset(MaxMatches):
 
     def _draw(self, descriptions0: Tensor, descriptions1: Tensor) -> Pair:
         """Random subsets of a pair's descriptions, or those themselves where they are few."""
-        device, lengths = str(descriptions0.device), (len(descriptions0), len(descriptions1))
+        device, lengths = descriptions0.device, (len(descriptions0), len(descriptions1))
         if isinstance(self.seed, torch.Generator):
-            drawn = [_drawn(self.seed, n, self.subset_size) for n in lengths]
+            index0, index1 = _drawn(self.seed, lengths, self.subset_size, device)
         else:
-            drawn = _kept_draw(self.seed, lengths, self.subset_size, device)
-        subset0, subset1 = (
-            d if index is None else d[index.to(d.device)]
-            for d, index in zip((descriptions0, descriptions1), drawn, strict=True)
-        )
-        return subset0, subset1
+            index0, index1 = _kept_draw(self.seed, lengths, self.subset_size, device)
+        subset0 = descriptions0 if index0 is None else descriptions0[index0]
+        return subset0, descriptions1 if index1 is None else descriptions1[index1]
 
 
-def _drawn(generator: torch.Generator, length: int, size: int) -> Tensor | None:
-    """Which of ``length`` descriptions are drawn, or ``None`` for all."""
-    if length <= size:
-        return None
-    return torch.randperm(length, generator=generator, device=generator.device)[:size]
+def _drawn(
+    generator: torch.Generator, lengths: tuple[int, int], size: int, device: torch.device
+) -> list[Tensor | None]:
+    """Which of so many descriptions of each image are drawn, or ``None`` for all."""
+    return [
+        None if n <= size else torch.randperm(n, generator=generator, device=generator.device)[:size].to(device)
+        for n in lengths
+    ]
 
 
 @lru_cache(maxsize=16)
-def _kept_draw(seed: int, lengths: tuple[int, int], size: int, device: str) -> list[Tensor | None]:
+def _kept_draw(seed: int, lengths: tuple[int, int], size: int, device: torch.device) -> list[Tensor | None]:
     """Numbers of a seed, drawn once: on a GPU drawing would take longer than matching."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = [_drawn(generator, length, size) for length in lengths]
-    return [None if index is None else index.to(device) for index in drawn]
+    return _drawn(torch.Generator().manual_seed(seed), lengths, size, device)
 
 
 # Frequency 1, in closed form ------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from helpers import angles_of, randn, representations_of, seeds
 from steerers.accel import matching
-from steerers.accel.matching import forget_recordings, solver, uses_kernels
+from steerers.accel.matching import forget_recordings, solver
 from steerers.accel.matching.plans import (
     MULTIPLE,
     Operands,
@@ -36,30 +35,20 @@ CPU = torch.device("cpu")
 # Whether they run -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def asked_anew() -> Iterator[None]:
-    """What is known of devices is asked again, and forgotten afterwards."""
-    unavailable.cache_clear()
-    yield
-    unavailable.cache_clear()
-
-
-@pytest.mark.usefixtures("asked_anew")
-def test_without_triton_matching_is_tiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [(None, "Triton is not installed"), (object(), "they need a CUDA device, not cpu")],
+)
+def test_where_kernels_cannot_run_matching_is_tiled(
+    spec: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(matching, "unavailable", unavailable.__wrapped__)  # what is known of devices is asked again
     first, second = randn(30, 20).float(), randn(30, 20).float()
     assert len(make_strategy("dual-softmax").match(first, second)) == 30
-    with pytest.raises(ValueError, match="the fused kernels cannot run: Triton is not installed"):
+    with pytest.raises(ValueError, match=f"the fused kernels cannot run: {message}"):
         make_strategy("dual-softmax", kernels="fused").match(first, second)
-
-
-@pytest.mark.usefixtures("asked_anew")
-def test_on_the_cpu_matching_is_tiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert not uses_kernels(Options(), CPU)
-    with pytest.raises(ValueError, match="the fused kernels cannot run: they need a CUDA device, not cpu"):
-        uses_kernels(Options(kernels="fused"), CPU)
 
 
 # Shapes of tiles ------------------------------------------------------------------------------------------------------

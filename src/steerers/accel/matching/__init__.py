@@ -69,32 +69,25 @@ def solve(similarities: Sequence[Similarity], options: Options) -> Solution | No
     Raises:
         ValueError: where they cannot run and ``options.kernels`` is ``"fused"``.
     """
-    if not similarities or not uses_kernels(options, similarities[0].device):
+    if not similarities or options.kernels == "tiled":
         return None
-    known = [pair for pair in map(operands, similarities) if pair is not None]
-    reason = None
-    if len(known) < len(similarities) or any(pair.plan is not known[0].plan for pair in known):
-        reason = f"they do not know {type(similarities[0]).__name__} of these descriptions"
-    elif options.precision == "exact" and known[0].descriptions0.dtype == torch.float64:
-        reason = "with precision 'exact' they have float32, and the descriptions float64"
-    return Fused(known, options) if _can_run(options, reason) else None
-
-
-def uses_kernels(options: Options, device: torch.device) -> bool:
-    """Whether the fused kernels are asked for and can run on a device, for similarities that they know."""
-    if options.kernels == "tiled" or (options.kernels == "auto" and device.type != "cuda"):
-        return False
-    reason = unavailable(device)
+    device = similarities[0].device
+    if options.kernels == "auto" and device.type != "cuda":
+        return None
+    known, reason = list[Operands](), unavailable(device)
     if reason is None and options.inverse_temperature > SAFE_EXPONENT:
         reason = f"they take inverse temperatures up to {SAFE_EXPONENT:g}, got {options.inverse_temperature:g}"
-    return _can_run(options, reason)
-
-
-def _can_run(options: Options, reason: str | None) -> bool:
-    """Whether there is no reason against it; an error if there is one and they must."""
-    if reason is not None and options.kernels == "fused":
+    if reason is None:
+        known = [pair for pair in map(operands, similarities) if pair is not None]
+        if len(known) < len(similarities) or any(pair.plan is not known[0].plan for pair in known):
+            reason = f"they do not know {type(similarities[0]).__name__} of these descriptions"
+        elif options.precision == "exact" and known[0].descriptions0.dtype == torch.float64:
+            reason = "with precision 'exact' they have float32, and the descriptions float64"
+    if reason is None:
+        return Fused(known, options)
+    if options.kernels == "fused":
         raise ValueError(f"the fused kernels cannot run: {reason}")
-    return reason is None
+    return None
 
 
 # Operands of every similarity -----------------------------------------------------------------------------------------

@@ -248,16 +248,11 @@ class FastDedodeDetector(_Network, LogitDetector):
 
     def logits(self, images: Tensor) -> Tensor:
         """(B, H, W) float32 logits of a keypoint at each pixel of (B, 3, H, W) images."""
-        output: Tensor | None = None
-        for hidden, weight, bias in zip(self.hidden(images), self.outs, self.out_biases, strict=True):
-            delta = layers.conv_to_logit(hidden, weight, bias)
-            if output is None:
-                output = delta
-            else:
-                size = delta.shape[-2:]
-                output = delta.add_(F.interpolate(output, size=size, mode="bicubic", align_corners=False))
-        if output is None:
-            raise ValueError("no scales to decode")
+        parts = zip(self.hidden(images), self.outs, self.out_biases, strict=True)
+        output, *finer = (layers.conv_to_logit(*part) for part in parts)
+        for delta in finer:
+            upsampled = F.interpolate(output, size=delta.shape[-2:], mode="bicubic", align_corners=False)
+            output = delta.add_(upsampled)
         return output[:, 0]
 
     def detect(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:

@@ -4,8 +4,6 @@ Where only the best pixel of a window of radius r remains, no two in a cell of (
 equal. So there is one candidate a cell, and a choice has that many times fewer to look through.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped, import-not-found"
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ As in :mod:`steerers.accel.networks.conv_kernels`, every map is (B, C, H, W) in 
 channels are powers of two except where said. Sums are made in float32.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped, import-not-found"
-
 from __future__ import annotations
 
 import torch
