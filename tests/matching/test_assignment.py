@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from helpers import randn, seeds
 from matching import reference
-from matching.reference import assert_identical, assert_same, by_first, planted, unit
+from matching.reference import assert_identical, assert_same, planted, unit
 from steerers.matching.assignment import Assignment, Options, Tiled, number_of_most_matches
 from steerers.matching.harmonics import Rotated
 from steerers.matching.similarity import Cosine, RowBlock, Rows, Similarity
@@ -210,18 +210,6 @@ def test_all_equal(tile: int | None) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["dual-softmax", "max-similarity", "max-matches"])
-def test_duplicated_descriptions_match_once(strategy: str) -> None:
-    distinct = randn(40, 16, dtype=torch.float32)
-    shuffle = torch.Generator().manual_seed(0)
-    i, j = torch.randperm(120, generator=shuffle) % 40, torch.randperm(80, generator=shuffle) % 40
-    found = make_strategy(strategy, Steerer.spread(16)).match(distinct[i], distinct[j])
-    first, second = found.indices.unbind(dim=1)
-    assert torch.equal(i[first], j[second])  # what matches is the same description
-    assert sorted(i[first].tolist()) == list(range(40))  # and each matches once
-    assert_identical(make_strategy(strategy, Steerer.spread(16)).match(distinct[i], distinct[j]), found)
-
-
-@pytest.mark.parametrize("strategy", ["dual-softmax", "max-similarity", "max-matches"])
 def test_the_tile_does_not_change_which_duplicate_matches(strategy: str) -> None:
     """Equal descriptions make equal scores, whatever rounding a product of another shape does: the first counts."""
     distinct = randn(20, 16, dtype=torch.float32)
@@ -236,15 +224,6 @@ def test_the_tile_does_not_change_which_duplicate_matches(strategy: str) -> None
 # Edges ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "m"), [(0, 0), (0, 5), (5, 0)])
-def test_nothing_to_match(n: int, m: int) -> None:
-    (found,) = assign(Cosine(torch.zeros(n, 4), torch.zeros(m, 4)))
-    assert len(found) == 0
-    assert found.indices.shape == (0, 2)
-    assert found.indices.dtype == torch.int64
-    assert len(assign(Given(torch.zeros(3, n, m)))) == 3
-
-
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 30), (30, 1)])
 @pytest.mark.parametrize("dim", [1, 8])
 def test_one_keypoint_or_one_dimension(n: int, m: int, dim: int) -> None:
@@ -257,17 +236,6 @@ def test_one_keypoint_or_one_dimension(n: int, m: int, dim: int) -> None:
 def test_descriptions_of_zeros_match_nothing_above_chance() -> None:
     (found,) = assign(Cosine(torch.zeros(20, 8), randn(20, 8, dtype=torch.float32)))
     assert len(found) == 0
-
-
-def test_best_first() -> None:
-    a, b = pair_of_images(100, 100)
-    (found,) = assign(Cosine(a, b))
-    assert found.scores.tolist() == sorted(found.scores.tolist(), reverse=True)
-    assert len(found) == len(found.indices)
-    assert found.angle is None
-    assert found.angles is None
-    assert isinstance(found, Assignment)
-    assert torch.equal(by_first(found).sort().values, torch.arange(len(found)))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from steerers.accel.networks.dedode import FastDedodeDescriptor, FastDedodeDetec
 from steerers.models import dedode
 from steerers.models.compact import Compact, CompactConfig
 
+resampling_kernels = pytest.importorskip("steerers.accel.networks.resampling_kernels", reason="needs Triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="needs TRITON_INTERPRET=1 from the start")
 
@@ -38,8 +39,6 @@ def maps(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tens
     ("height", "width", "low", "narrow"), [(7, 10, 3, 5), (8, 8, 4, 4), (5, 1, 2, 1), (9, 6, 1, 1)]
 )
 def test_raising(height: int, width: int, low: int, narrow: int) -> None:
-    from steerers.accel.networks import resampling_kernels
-
     fine, above = maps(2, 16, height, width), maps(2, 16, low, narrow, seed=1)
     raised = F.interpolate(above, size=(height, width), mode="bilinear", align_corners=False)
     assert_near(resampling_kernels.upsample_add(fine, above), fine + raised, 1e-5)
@@ -55,8 +54,6 @@ def test_raising(height: int, width: int, low: int, narrow: int) -> None:
 @interpreted
 @pytest.mark.parametrize("size", [(8, 6), (7, 5), (2, 2), (3, 40)])
 def test_max_pool(size: tuple[int, int]) -> None:
-    from steerers.accel.networks import resampling_kernels
-
     x = maps(2, 32, *size)
     assert torch.equal(resampling_kernels.max_pool(x), F.max_pool2d(x, 2))
 
@@ -64,8 +61,6 @@ def test_max_pool(size: tuple[int, int]) -> None:
 @interpreted
 @pytest.mark.parametrize("channels", [16, 24, 80])
 def test_sampling(channels: int) -> None:
-    from steerers.accel.networks import resampling_kernels
-
     chain = ((21, 17), (10, 8), (5, 4))
     coarse, xy = maps(2, channels, 4, 5), 24 * torch.rand(2, 11, 2, generator=torch.Generator().manual_seed(0)) - 2
     stencil = upsample_sampling.make_stencil((chain,), xy.device)
@@ -79,8 +74,6 @@ def test_sampling(channels: int) -> None:
 @interpreted
 def test_nan_stays_nan() -> None:
     """Of a ReLU and of a maximum too: what is not finite must show in what comes out, or no one would know."""
-    from steerers.accel.networks import resampling_kernels
-
     fine, above = maps(1, 16, 6, 8), maps(1, 16, 3, 4, seed=1)
     fine[0, 3, 2, 5] = math.nan
     out = resampling_kernels.upsample_add(fine, above, relu=True)
