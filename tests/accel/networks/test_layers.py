@@ -26,7 +26,7 @@ def test_convolutions(dtype: torch.dtype, tolerance: float, kernel: int, stride:
     if stride == 1:
         other = maps(2, 6, 9, 12, seed=1, dtype=dtype)
         kept = other.clone()
-        assert_near(layers.conv_add_relu(x, weight, bias, other), (expected + other).relu(), tolerance)
+        assert_near(layers.conv_relu(x, weight, bias, added=other), (expected + other).relu(), tolerance)
         assert torch.equal(other, kept)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -19,19 +19,15 @@ from steerers.accel.networks import layers
 from steerers.accel.networks.upsample_sampling import Size, Stencil, make_stencil
 from steerers.features import Keypoints
 from steerers.models.base import Extractor, check_batch, check_images, check_keypoints
-from steerers.models.compact import CELL, DEVIATION, FLATTEST, MEAN, Compact, Describer, textured
+from steerers.models.compact import DEVIATION, MEAN, Compact, Describer, textured
 from steerers.models.folding import fold_batch_norms
 from steerers.models.sampling import (
-    SUBPIXEL_TEMPERATURE,
     KeypointSampling,
     choose_keypoints,
     split_points,
     stack_points,
 )
 from steerers.models.scales import DIAMETER, Pyramid, shrink, shrink_masks, shrunk_size
-
-if TYPE_CHECKING:
-    from steerers.accel.networks.keypoint_kernels import Texture
 
 
 class _Maps(NamedTuple):
@@ -162,7 +158,7 @@ class FastCompact(Extractor):
             x = _conv(features[-1], halving[0])
             for residual in residuals:
                 second = residual.second[0]
-                x = layers.conv_add_relu(_conv(x, residual.first[0]), second.weight, second.bias, x)
+                x = layers.conv_relu(_conv(x, residual.first[0]), second.weight, second.bias, added=x)
             features.append(x)
         for index in reversed(range(len(trunk.laterals))):
             coarse = layers.pointwise(features[index + 1], trunk.laterals[index].weight.flatten(1))
@@ -289,7 +285,7 @@ def _choose(
 ) -> tuple[Tensor, Tensor]:
     """What :func:`choose_in_cells` gives where there is something to see; without kernels by PyTorch's operations."""
     if layers.has_kernels(images.device) and not sampling.coverage and sampling.nms_size > 1:
-        return choose_in_cells(logits, num_keypoints, masks, sampling, _texture(images), factor)
+        return choose_in_cells(logits, num_keypoints, masks, sampling, images, factor)
     allowed = textured(images) if masks is None else textured(images) & masks
     xy, scores, real = choose_keypoints(logits, min(num_keypoints, logits[0].numel()), allowed, sampling)
     scores = torch.where(real, scores * factor, -1.0)
@@ -301,7 +297,7 @@ def choose_in_cells(
     num_keypoints: int,
     masks: Tensor | None,
     sampling: KeypointSampling,
-    texture: Texture | None = None,
+    images: Tensor | None = None,
     factor: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """:func:`~steerers.models.sampling.choose_keypoints` of (B, H, W) float32 logits, in any order and faster.
@@ -310,7 +306,7 @@ def choose_in_cells(
     equal: then only the first of these that is allowed may be one.
 
     Args:
-        texture: where there is something to see, if keypoints may only lie there.
+        images: if keypoints may only lie where there is something to see.
         factor: by which scores are multiplied.
 
     Returns:
@@ -320,17 +316,11 @@ def choose_in_cells(
 
     logits = logits.contiguous()
     masks = None if masks is None else masks.to(logits.device).contiguous()
+    texture = None if images is None else keypoint_kernels.extremes(images)
     values, pixels, totals = keypoint_kernels.candidates(logits, masks, sampling.nms_size, sampling.border, texture)
     values, best = values.topk(min(num_keypoints, values.shape[1]), sorted=False)
     size = sampling.nms_size if sampling.subpixel else 1
-    return keypoint_kernels.positions(logits, values, best, totals, size, SUBPIXEL_TEMPERATURE, pixels, factor)
-
-
-def _texture(images: Tensor) -> Texture:
-    """What :func:`~steerers.models.compact.textured` goes by."""
-    from steerers.accel.networks import keypoint_kernels
-
-    return keypoint_kernels.Texture(keypoint_kernels.extremes(images, CELL), CELL, FLATTEST)
+    return keypoint_kernels.positions(logits, values, best, totals, size, pixels, factor)
 
 
 def merge_scales(parts: Sequence[LevelKeypoints], frames: Sequence[LevelFrame], num_keypoints: int) -> Merged:

@@ -7,7 +7,6 @@ equal. So there is one candidate a cell, and a choice has that many times fewer 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import triton
@@ -15,18 +14,12 @@ import triton.language as tl
 from torch import Tensor
 
 from steerers.accel.common_kernels import rank
+from steerers.models.compact import CELL, FLATTEST
+from steerers.models.sampling import SUBPIXEL_TEMPERATURE
 
 _TILE = 128  # cells
 _STRIP = 256  # pixels
 _BLOCK, _STEP = 16, 512  # of keypoints, and of those that they are compared with at once
-
-
-class Texture(NamedTuple):
-    """Where there is something to see."""
-
-    extremes: Tensor  # (B, 2, H / cell, W / cell) float32, the largest grey value of each cell, and of its negatives
-    cell: int
-    least: float  # by which the grey values of a cell and of those around it differ
 
 
 @triton.jit
@@ -62,18 +55,14 @@ def _extremes(
     tl.store(to + h * w, tl.max(tl.reshape(low, (STRIP // CELL, CELL)), axis=1), mask=cell < w)
 
 
-def extremes(images: Tensor, cell: int) -> Tensor:
-    """(B, 2, h, w) float32: the largest grey value of each cell, and of its negatives; parts of cells count too.
-
-    Args:
-        images: (B, 3, H, W) of any float dtype and strides.
-        cell: side in pixels, a power of two up to 256.
-    """
+def extremes(images: Tensor) -> Tensor:
+    """(B, 2, h, w) float32: the largest grey value of each cell of the texture, and of its negatives; parts of cells
+    count too. What :func:`~steerers.models.compact.textured` goes by, of images of any float dtype and strides."""
     batch, _, height, width = images.shape
-    shape = (batch, 2, triton.cdiv(height, cell), triton.cdiv(width, cell))
+    shape = (batch, 2, triton.cdiv(height, CELL), triton.cdiv(width, CELL))
     out = torch.empty(shape, dtype=torch.float32, device=images.device)
     _extremes[(triton.cdiv(width, _STRIP), shape[2], batch)](
-        images, out, height, width, *shape[2:], *images.stride(), cell, _STRIP, num_warps=4
+        images, out, height, width, *shape[2:], *images.stride(), CELL, _STRIP, num_warps=4
     )  # fmt: skip
     return out
 
@@ -140,7 +129,7 @@ def _candidates(
 
 
 def candidates(
-    logits: Tensor, masks: Tensor | None, size: int, border: int, texture: Texture | None
+    logits: Tensor, masks: Tensor | None, size: int, border: int, texture: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The pixels that may be keypoints, at most one in a cell of half a window.
 
@@ -152,7 +141,7 @@ def candidates(
         masks: (B, H, W) bool, contiguous.
         size: side of the window in which only the best pixel remains, odd.
         border: width of the frame in which no keypoint may lie.
-        texture: of the images, if keypoints may only lie where there is some.
+        texture: the :func:`extremes` of the images, if keypoints may only lie where there is something to see.
 
     Returns:
         For each of C cells (B, C) logits, -inf where there is no keypoint, and (B, C) int32 pixels, counted row by row;
@@ -165,11 +154,11 @@ def candidates(
     values = torch.empty((batch, lines * cells), dtype=torch.float32, device=logits.device)
     pixels = torch.empty_like(values, dtype=torch.int32)
     totals = torch.empty((batch, grid[0] * grid[1]), dtype=torch.float32, device=logits.device)
-    seen = (logits, 0, 0, 0.0) if texture is None else (texture.extremes, *texture.extremes.shape[2:], texture.least)
+    seen = (logits, 0, 0, 0.0) if texture is None else (texture, *texture.shape[2:], FLATTEST)
     _candidates[grid](
         logits, logits if masks is None else masks.view(torch.uint8), seen[0], values, pixels, totals, height, width,
         cells, border, *seen[1:], torch.finfo(torch.float32).min, size // 2, masks is not None,
-        0 if texture is None else texture.cell, _TILE, num_warps=4,
+        0 if texture is None else CELL, _TILE, num_warps=4,
     )  # fmt: skip
     return values, pixels, totals
 
@@ -209,14 +198,7 @@ def _positions(
 
 
 def positions(
-    logits: Tensor,
-    values: Tensor,
-    best: Tensor,
-    totals: Tensor,
-    size: int,
-    temperature: float,
-    pixels: Tensor,
-    factor: float = 1.0,
+    logits: Tensor, values: Tensor, best: Tensor, totals: Tensor, size: int, pixels: Tensor, factor: float
 ) -> tuple[Tensor, Tensor]:
     """(B, N, 2) means of windows, weighted by the softmax of their logits, and (B, N) probabilities of the centres.
 
@@ -226,7 +208,6 @@ def positions(
         best: (B, N) int64, which of ``pixels``.
         totals: (B, P), as :func:`candidates` gives them; if one is NaN, so are all probabilities.
         size: side of a window, odd; 1 leaves pixels where they are.
-        temperature: by which logits are divided in a window.
         pixels: (B, C) int32, counted row by row.
         factor: by which probabilities are multiplied.
     """
@@ -237,7 +218,7 @@ def positions(
     side, tile, parts = triton.next_power_of_2(size**2), 16, totals.shape[1]
     _positions[(triton.cdiv(count, tile), batch)](
         logits, best, values, pixels, totals, xy, scores, count, pixels.shape[1], parts, height, width,
-        1 / temperature, factor, size // 2, side, triton.next_power_of_2(parts), tile, num_warps=4,
+        1 / SUBPIXEL_TEMPERATURE, factor, size // 2, side, triton.next_power_of_2(parts), tile, num_warps=4,
     )  # fmt: skip
     return xy, scores
 

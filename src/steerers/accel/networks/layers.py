@@ -49,26 +49,21 @@ def channels_last(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
-def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: int = 1, padding: int = 1) -> Tensor:
-    """ReLU of a convolution."""
+def conv_relu(
+    x: Tensor, weight: Tensor, bias: Tensor, stride: int = 1, padding: int = 1, added: Tensor | None = None
+) -> Tensor:
+    """ReLU of a convolution, to which a map may be added."""
     if stride == padding == 1 and _is_small(x, weight):
         from steerers.accel.networks import conv_kernels
 
-        return conv_kernels.conv3_relu(x, weight, bias)
+        return conv_kernels.conv3_relu(x, weight, bias, added)
     if _uses_cudnn(x, weight):
-        return torch.cudnn_convolution_relu(x, weight, bias, (stride,) * 2, (padding,) * 2, (1, 1), 1)
-    return F.conv2d(x, weight, bias, stride, padding).relu_()
-
-
-def conv_add_relu(x: Tensor, weight: Tensor, bias: Tensor, other: Tensor) -> Tensor:
-    """ReLU of ``other`` plus a 3 x 3 convolution."""
-    if _is_small(x, weight):
-        from steerers.accel.networks import conv_kernels
-
-        return conv_kernels.conv3_relu(x, weight, bias, other)
-    if _uses_cudnn(x, weight):
-        return torch.cudnn_convolution_add_relu(x, weight, other, 1.0, bias, (1, 1), (1, 1), (1, 1), 1)
-    return F.conv2d(x, weight, bias, 1, 1).add_(other).relu_()
+        rest = (bias, (stride,) * 2, (padding,) * 2, (1, 1), 1)
+        if added is None:
+            return torch.cudnn_convolution_relu(x, weight, *rest)
+        return torch.cudnn_convolution_add_relu(x, weight, added, 1.0, *rest)
+    convolved = F.conv2d(x, weight, bias, stride, padding)
+    return (convolved if added is None else convolved.add_(added)).relu_()
 
 
 def stem(images: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
