@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from helpers import assert_near, describe_image, detect_image, extract_image, randn
-from steerers.accel.networks import layers, upsample_sampling
+from steerers.accel.networks import layers
 from steerers.accel.networks.compact import FastCompact
 from steerers.accel.networks.dedode import FastDedodeDescriptor, FastDedodeDetector
 from steerers.models import dedode
@@ -63,10 +63,10 @@ def test_max_pool(size: tuple[int, int]) -> None:
 def test_sampling(channels: int) -> None:
     chain = ((21, 17), (10, 8), (5, 4))
     coarse, xy = maps(2, channels, 4, 5), 24 * torch.rand(2, 11, 2, generator=torch.Generator().manual_seed(0)) - 2
-    stencil = upsample_sampling.make_stencil((chain,), xy.device)
+    stencil = layers.make_stencil((chain,), xy.device)
     out = torch.full((2, 11, channels + 3), 7.0)
     resampling_kernels.sample_into(out, 2, coarse, xy, (21, 17), stencil.tables[0])
-    assert_near(out[..., 2:-1], upsample_sampling.sample(coarse, xy, (21, 17), stencil.tables[0]), 1e-5)
+    assert_near(out[..., 2:-1], layers._sample(coarse, xy, (21, 17), stencil.tables[0]), 1e-5)
     assert (out[..., :2] == 7).all()
     assert (out[..., -1] == 7).all()
 

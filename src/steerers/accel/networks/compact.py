@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from steerers.accel.graphs import Graphs
 from steerers.accel.networks import layers
-from steerers.accel.networks.upsample_sampling import Size, Stencil, make_stencil
+from steerers.accel.networks.layers import Size, Stencil, make_stencil
 from steerers.features import Keypoints
 from steerers.models.base import Extractor, check_batch, check_images, check_keypoints
 from steerers.models.compact import DEVIATION, MEAN, Compact, Describer, textured

@@ -235,14 +235,8 @@ def _conv3(
 
 
 def conv3_relu(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor | None = None, tile: int = 64) -> Tensor:
-    """ReLU of a 3 x 3 convolution of few channels, and perhaps a map added.
-
-    Args:
-        x: (B, C, H, W) of at most 32 channels.
-        weight: (C, C, 3, 3) in channels-last memory, with the bias (C,).
-        added: like the result.
-        tile: columns of a program.
-    """
+    """ReLU of a 3 x 3 convolution of at most 32 channels, by weights in channels-last memory, and perhaps a map added;
+    a program does ``tile`` columns."""
     out = torch.empty_like(x)
     batch, channels, height, width = x.shape
     tiles = triton.cdiv(width, tile)

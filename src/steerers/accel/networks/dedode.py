@@ -6,7 +6,7 @@
   concatenated, and fewer channels are upsampled.
 - What the last pointwise convolution of a scale adds, and the division by 1.4, move into the linear maps after them.
 - The descriptor makes no map of descriptions: the hidden features of every scale are sampled where keypoints are
-  (:mod:`steerers.accel.networks.upsample_sampling`), and one matrix maps all of them to descriptions.
+  (:func:`~steerers.accel.networks.layers.sample_all`), and one matrix maps all of them to descriptions.
 
 A fast network is a copy with parameters of its own names, in one dtype; it cannot be trained.
 """
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from steerers.accel.graphs import Graphs
 from steerers.accel.networks import layers
-from steerers.accel.networks.upsample_sampling import Size, Stencil, make_stencil
+from steerers.accel.networks.layers import Size, Stencil, make_stencil
 from steerers.features import Keypoints
 from steerers.models.base import Descriptor, LogitDetector, check_batch, check_images, check_keypoints
 from steerers.models.dedode import PATCH, SMALLEST, DedodeDescriptor, DedodeDetector, DedodeNetwork, to_patches

@@ -259,17 +259,7 @@ def arrange(
     frames: Sequence[tuple[float, float, float]],
     num_keypoints: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The best of all parts, best first; of equal ones the earlier.
-
-    Args:
-        parts: (B, N, 2) float32 pixels, (B, N) scores, negative for what only fills up, and (B, N, D) descriptions,
-            whose rows may lie apart.
-        frames: of each part, by what its x and y are multiplied, and the diameter of its keypoints.
-
-    Returns:
-        (B, K, 2) pixels, (B, K) scores, (B, K) diameters, (B, K, D) descriptions, all float32, and (B + 1,) int32: how
-        many count of each image, and whether something is not finite.
-    """
+    """:func:`~steerers.accel.networks.compact.merge_scales` of parts in any order, whose descriptions may lie apart."""
     scores = parts[0][1] if len(parts) == 1 else torch.cat([score for _, score, _ in parts], dim=1)  # (B, M)
     batch, whole = scores.shape
     kept, width = min(num_keypoints, whole), parts[0][2].shape[2]
