@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 
 import torch
@@ -172,7 +173,9 @@ class Steered(Similarity):
     def alternative(self, index: int) -> Similarity:
         if self.maximum:
             return self
-        return Cosine(self.unit0 @ self.matrices[index].mT, self.descriptions1)
+        alone = copy(self)  # with the same unit descriptions
+        alone.matrices, alone.alternatives, alone.layers = self.matrices[index : index + 1], 1, 1
+        return alone
 
     def _pair_scores(self, i: Tensor, j: Tensor) -> Tensor:
         parts = [

@@ -138,12 +138,11 @@ def rotated_plan(steerer: Steerer, order: int, maximum: bool, device: torch.devi
     angles = Group(order).angles()
     matrices = [steerer.matrix(float(angle)).detach().double().cpu() for angle in angles]
     rotations = tuple(angles.tolist())
-    identity = torch.eye(steerer.dim, dtype=torch.float64)
     paired = maximum and order % 2 == 0
     split = _halves(matrices[order // 2]) if paired else None
     if paired and split is None:
         return None
-    basis, parts = split or (identity, [list(range(steerer.dim))])
+    basis, parts = split or (torch.eye(steerer.dim, dtype=torch.float64), [list(range(steerer.dim))])
     tried = matrices[: order // 2] if paired else matrices
     rows = _terms([basis @ matrix for matrix in tried], parts, device)
     cols = _terms([basis], parts, device)
@@ -173,13 +172,9 @@ def modulus_plan(steerer: Steerer, order: int | None, device: torch.device) -> P
         return None
     in_phase, quadrature = _complex(representation)
     blocks = steerer.to_blocks(torch.eye(steerer.dim, dtype=torch.float64, device=steerer.generator().device)).mT.cpu()
-    everything = [list(range(steerer.dim))]
-    rows = _terms([in_phase @ blocks], everything, device)
-    cols = _terms(
-        [torch.cat([in_phase, quadrature]) @ blocks],
-        [everything[0], [k + steerer.dim for k in everything[0]]],
-        device,
-    )
+    whole = list(range(steerer.dim))
+    rows = _terms([in_phase @ blocks], [whole], device)
+    cols = _terms([torch.cat([in_phase, quadrature]) @ blocks], [whole, [k + steerer.dim for k in whole]], device)
     if rows is None or cols is None:
         return None
     return Plan("modulus", rows, cols, 1, rows.width, frequency=frequencies[0])

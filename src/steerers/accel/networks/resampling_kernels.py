@@ -181,8 +181,8 @@ def sample_into(
     size: tuple[int, int],
     tables: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]],
 ) -> None:
-    """Write samples of (B, C, H, W) maps, of any C, into the columns of ``out`` from ``offset`` on, by first indices and
-    weights of each axis, x before y; see :func:`~steerers.accel.networks.layers.sample_all`."""
+    """Write samples of (B, C, H, W) maps, of any C, into the columns of ``out`` from ``offset`` on; see
+    :func:`~steerers.accel.networks.layers.sample_all`."""
     batch, channels, height, width = maps.shape
     count = xy.shape[1]
     (first_x, weights_x), (first_y, weights_y) = tables
