@@ -99,6 +99,13 @@ def every_strategy() -> dict[str, Strategy]:
 
 
 EVERY = list(every_strategy())
+
+
+@pytest.fixture(params=EVERY)
+def strategy(request: pytest.FixtureRequest) -> Strategy:
+    return every_strategy()[request.param]
+
+
 WITHOUT_STEERER = ("dual-softmax", "mutual-nearest")
 
 
@@ -234,18 +241,14 @@ def test_any_spec_and_options(
 # Inputs of every make -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
-def test_half_precision_is_matched_as_the_same_numbers_in_single(name: str, half: torch.dtype) -> None:
+def test_half_precision_is_matched_as_the_same_numbers_in_single(strategy: Strategy, half: torch.dtype) -> None:
     a, b, _ = planted(Steerer.spread(32), QUARTER, 40, 30, dtype=half)
-    strategy = every_strategy()[name]
     assert_identical(strategy.match(a, b), strategy.match(a.float(), b.float()))
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_strides_do_not_matter(name: str, dtype: torch.dtype) -> None:
+def test_strides_do_not_matter(strategy: Strategy, dtype: torch.dtype) -> None:
     a, b, _ = planted(Steerer.spread(32), QUARTER, 40, 30, dtype=dtype)
-    strategy = every_strategy()[name]
     expected = strategy.match(a, b)
     wide = torch.stack([a, torch.zeros_like(a)], dim=-1)[..., 0]  # every other number
     assert not wide.is_contiguous()
@@ -262,10 +265,8 @@ def test_descriptions_of_different_precision_match_each_other() -> None:
         assert_same(strategy.match(first, second), strategy.match(first.float(), second.float()), atol=2e-5)
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_arguments_are_left_alone_and_gradients_do_not_disturb(name: str) -> None:
+def test_arguments_are_left_alone_and_gradients_do_not_disturb(strategy: Strategy) -> None:
     a, b, _ = planted(Steerer.spread(32), QUARTER, 40, 30)
-    strategy = every_strategy()[name]
     before = a.clone(), b.clone()
     expected = strategy.match(a, b)
     assert torch.equal(a, before[0])
@@ -278,10 +279,8 @@ def test_arguments_are_left_alone_and_gradients_do_not_disturb(name: str) -> Non
     assert a.grad is None
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_lengths_of_descriptions_do_not_matter(name: str) -> None:
+def test_lengths_of_descriptions_do_not_matter(strategy: Strategy) -> None:
     a, b, _ = planted(Steerer.spread(32), QUARTER, 40, 30, dtype=torch.float64)
-    strategy = every_strategy()[name]
     lengths = torch.linspace(0.01, 100, 40, dtype=torch.float64)[:, None]
     assert_same(strategy.match(a * lengths, b * 7), strategy.match(a, b), atol=1e-6)
 
@@ -295,10 +294,9 @@ def test_the_tile_does_not_change_the_result(name: str) -> None:
         assert_same(remade(name, tile=tile).match(a, b), expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize(("n", "m"), [(0, 0), (0, 4), (4, 0)])
-def test_nothing_to_match(name: str, n: int, m: int) -> None:
-    found = every_strategy()[name].match(torch.zeros(n, 32), torch.zeros(m, 32))
+def test_nothing_to_match(strategy: Strategy, n: int, m: int) -> None:
+    found = strategy.match(torch.zeros(n, 32), torch.zeros(m, 32))
     assert len(found) == 0
     assert found.indices.shape == (0, 2)
     assert found.indices.dtype == torch.int64
@@ -306,11 +304,10 @@ def test_nothing_to_match(name: str, n: int, m: int) -> None:
     assert found.angles is None or found.angles.shape == (0,)
 
 
-@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 9), (9, 1)])
-def test_one_keypoint(name: str, n: int, m: int) -> None:
+def test_one_keypoint(strategy: Strategy, n: int, m: int) -> None:
     a, b = randn(n, 32, dtype=torch.float32), randn(m, 32, seed=1, dtype=torch.float32)
-    found = every_strategy()[name].match(a, b)
+    found = strategy.match(a, b)
     assert len(found) == 1
     assert bool(((found.scores > 0) & (found.scores <= 1)).all())
 
@@ -430,9 +427,8 @@ def padded(batch: list[Tensor]) -> Tensor:
     return torch.stack([torch.cat([d, torch.full((size - len(d), d.shape[1]), math.nan)]) for d in batch])
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_batch_is_a_loop(name: str) -> None:
-    strategy, (first, second) = every_strategy()[name], batch_of_pairs()
+def test_a_batch_is_a_loop(strategy: Strategy) -> None:
+    first, second = batch_of_pairs()
     alone = [strategy.match(a, b) for a, b in zip(first, second, strict=True)]
     as_list = strategy.match_batch(first, second)
     lengths0, lengths1 = ([len(d) for d in batch] for batch in (first, second))

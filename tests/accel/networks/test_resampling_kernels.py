@@ -14,12 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from helpers import assert_near, describe_image, detect_image, extract_image, randn
+from helpers import assert_near, describe_image, detect_image, randn
 from steerers.accel.networks import layers
-from steerers.accel.networks.compact import FastCompact
 from steerers.accel.networks.dedode import FastDedodeDescriptor, FastDedodeDetector
 from steerers.models import dedode
-from steerers.models.compact import Compact, CompactConfig
 
 resampling_kernels = pytest.importorskip("steerers.accel.networks.resampling_kernels", reason="needs Triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -88,7 +86,7 @@ def test_nan_stays_nan() -> None:
 
 @interpreted
 def test_a_whole_dedode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As :func:`test_a_whole_network`, with small decoders: detector and descriptor of the smallest image."""
+    """As a GPU would run it, but for cuDNN: what is passed to the kernels has the layout that they expect."""
     scales = {"8": (512, 64, 32), "4": (288, 128, 32), "2": (160, 32, 16), "1": (80, 16, 1)}
     monkeypatch.setattr(layers, "KEYPOINT_MULTIPLE", 8)
     monkeypatch.setitem(dedode._DETECTORS, "B", dedode._Architecture(1, 1, scales))
@@ -105,20 +103,3 @@ def test_a_whole_dedode(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_near(found.xy, expected.xy, 1e-4)
     assert_near(found.scores, expected.scores, 1e-4)
     assert_near(describe_image(fast_descriptor, image, expected), described, 1e-4)
-
-
-@interpreted
-def test_a_whole_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a GPU would run it, but for cuDNN: what is passed to the kernels has the layout that they expect."""
-    config = CompactConfig(channels=(16, 16, 32), blocks=(1, 1), dim=8, hidden=8)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        plain = Compact(config).eval()
-    image = torch.rand(3, 21, 30, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        keypoints, descriptions = extract_image(plain, image, num_keypoints=5)
-    monkeypatch.setattr(layers, "uses_kernels", lambda _: True)
-    found, described = extract_image(FastCompact(plain), image, num_keypoints=5)
-    assert len(found) == 5
-    assert_near(found.xy, keypoints.xy, 1e-4)
-    assert_near(described, descriptions, 1e-4)
