@@ -32,7 +32,6 @@ from steerers.geometry import rotate_image
 from steerers.images.load import load_image
 from steerers.matching.assignment import Assignment
 from steerers.matching.extrema import Continuous, is_refinable, refine_rotations
-from steerers.matching.harmonics import Harmonics
 from steerers.matching.strategies import OverRotations, make_strategy
 from steerers.steering.representations import Group, Representation
 
@@ -215,7 +214,7 @@ def test_continuous_maximum_of_any_frequencies(representation: Representation, s
     steerer = Steerer.from_representation(representation)
     assume(any(frequency for _, frequency in representation.terms))
     a, b = descriptions(steerer.dim, seed, dtype)
-    similarity = Continuous(Harmonics(a, b, steerer, None))
+    similarity = Continuous(a, b, steerer)
     exact, _ = continuous_maximum(a, b, steerer)
     i, j = every_pair(similarity)
     torch.testing.assert_close(similarity.pairs(i, j), exact.flatten(), atol=4 * COS_ATOL[dtype], rtol=0)
@@ -229,7 +228,7 @@ def test_continuous_maximum_of_any_frequencies(representation: Representation, s
 def test_continuous_maximum_of_spread_is_seldom_missed() -> None:
     steerer = Steerer.spread(56)
     a, b = randn(60, 56, seed=1, dtype=torch.float32), randn(55, 56, seed=2, dtype=torch.float32)
-    similarity = Continuous(Harmonics(a, b, steerer, None))
+    similarity = Continuous(a, b, steerer)
     exact, _ = continuous_maximum(a, b, steerer)
     error = (exact - whole(similarity)[0].double()).abs()
     assert float(error.max()) < 0.02
@@ -242,7 +241,7 @@ def test_continuous_maximum_of_spread_is_seldom_missed() -> None:
 def test_the_continuous_rotation_reaches_the_value(representation: Representation, seed: int) -> None:
     steerer = Steerer.from_representation(representation)
     a, b = descriptions(steerer.dim, seed)
-    similarity = Continuous(Harmonics(a, b, steerer, None))
+    similarity = Continuous(a, b, steerer)
     i, j = every_pair(similarity)
     reached = (steerer.steer(unit(a)[i], similarity.rotations(i, j)) * unit(b)[j]).sum(dim=1)
     torch.testing.assert_close(reached, similarity.pairs(i, j), atol=1e-10, rtol=0)
@@ -252,7 +251,7 @@ def test_the_continuous_rotation_reaches_the_value(representation: Representatio
 def test_the_continuous_rotation_of_a_steered_description(angle: float, seed: int) -> None:
     steerer = Steerer.spread(28)
     a = randn(N, 28, seed=seed)
-    similarity = Continuous(Harmonics(a, steerer.steer(a, angle), steerer, None))
+    similarity = Continuous(a, steerer.steer(a, angle), steerer)
     i = torch.arange(N)
     torch.testing.assert_close(similarity.pairs(i, i), torch.ones(N, dtype=torch.float64), atol=1e-9, rtol=0)
     assert float(wrapped(similarity.rotations(i, i) - angle).abs().max()) < 1e-6
@@ -260,7 +259,7 @@ def test_the_continuous_rotation_of_a_steered_description(angle: float, seed: in
 
 def test_continuous_without_any_rotation_is_the_cosine() -> None:
     a, b = descriptions(5, 0)
-    similarity = Continuous(Harmonics(a, b, Steerer.inv(5), None))
+    similarity = Continuous(a, b, Steerer.inv(5))
     torch.testing.assert_close(whole(similarity)[0], cosines(a, b))
     i, j = every_pair(similarity)
     torch.testing.assert_close(similarity.pairs(i, j), cosines(a, b).flatten())

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from helpers import permutations_of, representations, representations_of, seeds
 from matching.reference import COS_ATOL, M, N, cosines, descriptions, every_pair, steered_cosines, unit, whole
-from steerers.matching.harmonics import Harmonics, Rotated
+from steerers.matching.extrema import Continuous
+from steerers.matching.harmonics import Rotated
 from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
 
@@ -37,11 +38,10 @@ def steerers_with_order(draw: st.DrawFn) -> tuple[Steerer, int]:
 def test_rotated_is_one_product_a_rotation(case: tuple[Steerer, int], seed: int, dtype: torch.dtype) -> None:
     steerer, order = case
     a, b = descriptions(steerer.dim, seed, dtype)
-    expected, harmonics = steered_cosines(a, b, steerer, order), Harmonics(a, b, steerer, order)
-    every = Rotated(harmonics, order, maximum=False)
+    expected, every = steered_cosines(a, b, steerer, order), Rotated(a, b, steerer, order, maximum=False)
     assert every.alternatives == order
     torch.testing.assert_close(whole(every).double(), expected, atol=COS_ATOL[dtype], rtol=0)
-    largest = Rotated(harmonics, order, maximum=True)
+    largest = Rotated(a, b, steerer, order, maximum=True)
     torch.testing.assert_close(whole(largest)[0].double(), expected.amax(dim=0), atol=COS_ATOL[dtype], rtol=0)
     i, j = every_pair(largest)
     assert every.rotations(i, j) is None
@@ -57,7 +57,7 @@ def test_components_are_the_coefficients_of_the_steered_cosine(
 ) -> None:
     steerer = Steerer.from_representation(representation)
     a, b = descriptions(steerer.dim, seed)
-    harmonics = Harmonics(a, b, steerer, None)
+    harmonics = Continuous(a, b, steerer)
     out = harmonics.rows.new_empty(harmonics.num_components, N, M)
     components = harmonics.components(harmonics.rows, slice(0, M), out)  # (components, N, M)
     assert len(components) == harmonics.num_components
@@ -69,7 +69,7 @@ def test_components_are_the_coefficients_of_the_steered_cosine(
 @pytest.mark.parametrize("derivative", [1, 2])
 def test_the_basis_has_derivatives(derivative: int) -> None:
     a, b = descriptions(12, 0)
-    harmonics = Harmonics(a, b, Steerer.from_spec("2x0 + 1x1 + 2x-2 + 2x3"), None)
+    harmonics = Continuous(a, b, Steerer.from_spec("2x0 + 1x1 + 2x-2 + 2x3"))
     angles, step = torch.linspace(-3, 3, 11, dtype=torch.float64), 1e-5
     below, above = (harmonics.basis(angles + s * step, derivative - 1) for s in (-1, 1))
     torch.testing.assert_close(harmonics.basis(angles, derivative), (above - below) / (2 * step), atol=1e-6, rtol=0)
@@ -78,16 +78,16 @@ def test_the_basis_has_derivatives(derivative: int) -> None:
 def test_orders_merge_frequencies() -> None:
     a, b = descriptions(256, 0)
     spread = Steerer.spread(256)
-    assert Harmonics(a, b, spread, None).num_components == 13
-    assert Harmonics(a, b, spread, 4).num_components == 4
-    assert Harmonics(a, b, spread, 64).num_components == 13
+    assert Continuous(a, b, spread).num_components == 13
+    assert Rotated(a, b, spread, 4, maximum=True).num_components == 4
+    assert Rotated(a, b, spread, 64, maximum=True).num_components == 13
 
 
 def test_harmonics_leave_their_arguments_alone() -> None:
     a, b = descriptions(32, 0)
     for steerer in (Steerer.spread(32), Steerer.from_spec("32x0"), Steerer.perm(32)):
         before = a.clone(), b.clone()
-        Harmonics(a, b, steerer, 4)
+        whole(Rotated(a, b, steerer, 4, maximum=True))
         assert torch.equal(a, before[0])
         assert torch.equal(b, before[1])
 
@@ -95,4 +95,4 @@ def test_harmonics_leave_their_arguments_alone() -> None:
 def test_harmonics_refuse_a_learned_matrix() -> None:
     a, b = descriptions(12, 0)
     with pytest.raises(ValueError, match="fixed steerer"):
-        Harmonics(a, b, Steerer.from_matrix(torch.zeros(12, 12), "SO2"), None)
+        Continuous(a, b, Steerer.from_matrix(torch.zeros(12, 12), "SO2"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from helpers import randn, random_basis, seeds
 from matching.reference import COS_ATOL, M, N, cosines, descriptions, every_pair, steered_cosines, unit, whole
 from steerers.matching.extrema import Continuous
-from steerers.matching.harmonics import Harmonics, Rotated
+from steerers.matching.harmonics import Rotated
 from steerers.matching.similarity import Cosine, Similarity, Steered, as_float, normalised
 from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
@@ -30,19 +30,19 @@ def kinds(dtype: torch.dtype = torch.float64) -> dict[str, Similarity]:
     """One of every similarity, on descriptions of length 12."""
     a, b = descriptions(12, 0, dtype)
     mixed, single = Steerer.from_spec("2x0 + 1x1 + 2x-2 + 2x3"), Steerer.from_spec("4x0 + 4x2")
-    matrix, angles = learned("SO2", dtype=dtype), Group(5).angles()
+    matrix = learned("SO2", dtype=dtype)
     return {
-        "cosine": Cosine(normalised(a), normalised(b)),
-        "steered": Steered(normalised(a), normalised(b), matrix, angles, maximum=False),
-        "steered-maximum": Steered(normalised(a), normalised(b), matrix, angles, maximum=True),
-        "rotated-even": Rotated(Harmonics(a, b, mixed, 8), 8, maximum=False),
-        "rotated-odd": Rotated(Harmonics(a, b, mixed, 5), 5, maximum=False),
-        "rotated-even-maximum": Rotated(Harmonics(a, b, mixed, 8), 8, maximum=True),
-        "rotated-odd-maximum": Rotated(Harmonics(a, b, mixed, 5), 5, maximum=True),
-        "rotated-alternative": Rotated(Harmonics(a, b, mixed, 8), 8, maximum=False).alternative(3),
-        "steered-alternative": Steered(normalised(a), normalised(b), matrix, angles, maximum=False).alternative(3),
-        "continuous": Continuous(Harmonics(a, b, mixed, None)),
-        "continuous-single": Continuous(Harmonics(a, b, single, None)),
+        "cosine": Cosine(a, b),
+        "steered": Steered(a, b, matrix, 5, maximum=False),
+        "steered-maximum": Steered(a, b, matrix, 5, maximum=True),
+        "rotated-even": Rotated(a, b, mixed, 8, maximum=False),
+        "rotated-odd": Rotated(a, b, mixed, 5, maximum=False),
+        "rotated-even-maximum": Rotated(a, b, mixed, 8, maximum=True),
+        "rotated-odd-maximum": Rotated(a, b, mixed, 5, maximum=True),
+        "rotated-alternative": Rotated(a, b, mixed, 8, maximum=False).alternative(3),
+        "steered-alternative": Steered(a, b, matrix, 5, maximum=False).alternative(3),
+        "continuous": Continuous(a, b, mixed),
+        "continuous-single": Continuous(a, b, single),
     }
 
 
@@ -115,7 +115,7 @@ def test_many_pairs_are_taken_in_parts(kind: str) -> None:
 @given(dim=st.integers(1, 20), seed=seeds)
 def test_cosine(dim: int, seed: int, dtype: torch.dtype) -> None:
     a, b = descriptions(dim, seed, dtype)
-    found = whole(Cosine(normalised(a), normalised(b)))[0]
+    found = whole(Cosine(a, b))[0]
     assert found.dtype == dtype
     torch.testing.assert_close(found.double(), cosines(a, b), atol=COS_ATOL[dtype], rtol=0)
 
@@ -125,7 +125,7 @@ def test_cosine(dim: int, seed: int, dtype: torch.dtype) -> None:
 def test_learned_matrices_are_normalised_after_steering(group: str, maximum: bool) -> None:
     steerer, order = learned(group), Group.parse(group).order or 8
     a, b = descriptions(12, 5)
-    similarity = Steered(normalised(a), normalised(b), steerer, Group(order).angles(), maximum=maximum)
+    similarity = Steered(a, b, steerer, order, maximum=maximum)
     expected = steered_cosines(a, b, steerer, order)
     i, j = every_pair(similarity)
     with torch.no_grad():
@@ -143,7 +143,7 @@ def test_learned_matrices_are_normalised_after_steering(group: str, maximum: boo
 def test_matrices_that_annihilate_give_cosine_zero() -> None:
     steerer = Steerer.from_matrix(torch.zeros(4, 4), "C4")
     a, b = descriptions(4, 0, torch.float32)
-    tiles = whole(Steered(normalised(a), normalised(b), steerer, Group(4).angles(), maximum=False))
+    tiles = whole(Steered(a, b, steerer, 4, maximum=False))
     assert bool((tiles[1:] == 0).all())
     assert bool((tiles[0] != 0).any())
 
@@ -171,4 +171,4 @@ def test_half_precision_is_computed_in_single(given_dtype: torch.dtype, kept: to
 def test_a_description_of_zeros_stays_zero() -> None:
     d = torch.zeros(2, 16)
     assert bool((normalised(d) == 0).all())
-    assert bool((Harmonics(d, d, Steerer.spread(16), 4).rows == 0).all())
+    assert bool((Rotated(d, d, Steerer.spread(16), 4, maximum=True).rows == 0).all())

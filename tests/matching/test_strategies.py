@@ -42,43 +42,26 @@ def learned(group: str, dtype: torch.dtype = torch.float64) -> Steerer:
     return Steerer.from_matrix(noisy.to(dtype), group, learnable=True)
 
 
-STEERERS: dict[str, Callable[[], Steerer]] = {
-    "spread": lambda: Steerer.spread(42),
-    "freq1": lambda: Steerer.freq1(32),
-    "inv": lambda: Steerer.inv(24),
-    "signs": lambda: Steerer.from_spec("5x0 + 4x3 + 3x-2 + 2x1 + 3x2 + 2x-1"),
-    "no-zero": lambda: Steerer.from_spec("9x-5 + 7x2"),
-    "perm-C4": lambda: Steerer.perm(32),
-    "perm-C8": lambda: Steerer.perm(40, "C8"),
-    "perm-C5": lambda: Steerer.perm(30, "C5"),
-    "cycles-C4": mixed_permutation,
-    "blocks-C2": lambda: Steerer.from_spec("12x0 + 16x1", "C2"),
-    "blocks-C6": lambda: Steerer.from_spec("4x0 + 3x1 + 3x5 + 2x2 + 2x4 + 5x3", "C6"),
-    "blocks-C7": lambda: Steerer.from_spec("2x0 + 4x1 + 3x6 + 3x2 + 2x4", "C7"),
-    "learned-C4": lambda: learned("C4"),
-    "learned-C3": lambda: learned("C3"),
-    "learned-SO2": lambda: learned("SO2"),
-    "random-C4": lambda: Steerer.random(24, "C4", generator=torch.Generator().manual_seed(0)),
+STEERERS: dict[str, tuple[Callable[[], Steerer], list[int]]] = {
+    "spread": (lambda: Steerer.spread(42), [2, 4, 5, 8, 16, 64]),
+    "freq1": (lambda: Steerer.freq1(32), [3, 8]),
+    "inv": (lambda: Steerer.inv(24), [8]),
+    "signs": (lambda: Steerer.from_spec("5x0 + 4x3 + 3x-2 + 2x1 + 3x2 + 2x-1"), [4, 7, 8, 12]),
+    "no-zero": (lambda: Steerer.from_spec("9x-5 + 7x2"), [8, 9]),
+    "perm-C4": (lambda: Steerer.perm(32), [2, 4]),
+    "perm-C8": (lambda: Steerer.perm(40, "C8"), [2, 4, 8]),
+    "perm-C5": (lambda: Steerer.perm(30, "C5"), [5]),
+    "cycles-C4": (mixed_permutation, [2, 4]),
+    "blocks-C2": (lambda: Steerer.from_spec("12x0 + 16x1", "C2"), [2]),
+    "blocks-C6": (lambda: Steerer.from_spec("4x0 + 3x1 + 3x5 + 2x2 + 2x4 + 5x3", "C6"), [2, 3, 6]),
+    "blocks-C7": (lambda: Steerer.from_spec("2x0 + 4x1 + 3x6 + 3x2 + 2x4", "C7"), [7]),
+    "learned-C4": (lambda: learned("C4"), [2, 4]),
+    "learned-C3": (lambda: learned("C3"), [3]),
+    "learned-SO2": (lambda: learned("SO2"), [5, 8]),
+    "random-C4": (lambda: Steerer.random(24, "C4", generator=torch.Generator().manual_seed(0)), [4]),
 }
-ORDERS: dict[str, list[int]] = {
-    "spread": [2, 4, 5, 8, 16, 64],
-    "freq1": [3, 8],
-    "inv": [8],
-    "signs": [4, 7, 8, 12],
-    "no-zero": [8, 9],
-    "perm-C4": [2, 4],
-    "perm-C8": [2, 4, 8],
-    "perm-C5": [5],
-    "cycles-C4": [2, 4],
-    "blocks-C2": [2],
-    "blocks-C6": [2, 3, 6],
-    "blocks-C7": [7],
-    "learned-C4": [2, 4],
-    "learned-C3": [3],
-    "learned-SO2": [5, 8],
-    "random-C4": [4],
-}
-OVER_ROTATIONS = [(name, order) for name, orders in ORDERS.items() for order in orders]
+"""Each with the orders that are tried."""
+OVER_ROTATIONS = [(name, order) for name, (_, orders) in STEERERS.items() for order in orders]
 FREQUENCY_1: dict[str, Callable[[], Steerer]] = {
     "SO2": lambda: Steerer.freq1(32),
     "C4": lambda: Steerer.freq1(32, "C4"),
@@ -116,6 +99,13 @@ def every_strategy() -> dict[str, Strategy]:
 
 
 EVERY = list(every_strategy())
+
+
+@pytest.fixture(params=EVERY)
+def strategy(request: pytest.FixtureRequest) -> Strategy:
+    return every_strategy()[request.param]
+
+
 WITHOUT_STEERER = ("dual-softmax", "mutual-nearest")
 
 
@@ -140,7 +130,7 @@ def test_dual_softmax(n: int, m: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("name", "order"), OVER_ROTATIONS)
 @pytest.mark.parametrize(("n", "m"), [(60, 41)])
 def test_max_matches(name: str, order: int, n: int, m: int, dtype: torch.dtype) -> None:
-    steerer = STEERERS[name]()
+    steerer = STEERERS[name][0]()
     a, b, _ = planted(steerer, 2 * math.pi * (order // 2) / order, n, m, dtype=dtype)
     found = make_strategy("max-matches", steerer, order=order, refine=False).match(a, b)
     assert_same(found, reference.max_matches(a, b, steerer, order), atol=atol_of(dtype), pair_atol=1e-9)
@@ -149,7 +139,7 @@ def test_max_matches(name: str, order: int, n: int, m: int, dtype: torch.dtype) 
 @pytest.mark.parametrize(("name", "order"), OVER_ROTATIONS)
 @pytest.mark.parametrize(("n", "m"), [(60, 41), (35, 70)])
 def test_max_similarity(name: str, order: int, n: int, m: int, dtype: torch.dtype) -> None:
-    steerer = STEERERS[name]()
+    steerer = STEERERS[name][0]()
     a, b, _ = planted(
         steerer, rotation_in(steerer.group, steerer.group.order // order if steerer.group.order else 0), n, m
     )
@@ -160,7 +150,7 @@ def test_max_similarity(name: str, order: int, n: int, m: int, dtype: torch.dtyp
 
 @pytest.mark.parametrize("name", ["freq1", "inv"])
 def test_continuous_max_similarity_of_one_frequency(name: str, dtype: torch.dtype) -> None:
-    steerer = STEERERS[name]()
+    steerer = STEERERS[name][0]()
     a, b, _ = planted(steerer, 2.2, 60, 41, dtype=dtype)
     found = make_strategy("max-similarity", steerer, order=None).match(a, b)
     expected = reference.max_similarity(a, b, steerer, None)
@@ -171,7 +161,7 @@ def test_continuous_max_similarity_of_one_frequency(name: str, dtype: torch.dtyp
 
 @pytest.mark.parametrize("name", ["spread", "signs", "no-zero"])
 def test_continuous_max_similarity(name: str, dtype: torch.dtype) -> None:
-    steerer = STEERERS[name]()
+    steerer = STEERERS[name][0]()
     a, b, _ = planted(steerer, 2.2, 60, 41, dtype=dtype)
     found = make_strategy("max-similarity", steerer, order=None).match(a, b)
     assert_same(found, reference.max_similarity(a, b, steerer, None), atol=1e-4)
@@ -205,7 +195,7 @@ def test_prototype_procrustes(name: str, given_prototype: bool, dtype: torch.dty
 
 @pytest.mark.parametrize("name", [name for name in STEERERS if name not in ("freq1", "no-zero")])
 def test_invariant(name: str, dtype: torch.dtype) -> None:
-    steerer = STEERERS[name]()
+    steerer = STEERERS[name][0]()
     a, b, _ = planted(steerer, rotation_in(steerer.group), 60, 41, dtype=dtype)
     found = make_strategy("invariant", steerer).match(a, b)
     assert_same(found, reference.invariant(a, b, steerer), atol=atol_of(dtype))
@@ -213,7 +203,7 @@ def test_invariant(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("name", "order"), [("spread", 8), ("perm-C4", 4), ("learned-C4", 4), ("blocks-C7", 7)])
 def test_subset(name: str, order: int, dtype: torch.dtype) -> None:
-    steerer = STEERERS[name]()
+    steerer = STEERERS[name][0]()
     rotation = 2 * math.pi * 2 / order
     a, b, _ = planted(steerer, rotation, 90, 70, fraction=0.8, dtype=dtype)
     options = {"threshold": 0.4}  # few keypoints match by chance above it
@@ -251,18 +241,14 @@ def test_any_spec_and_options(
 # Inputs of every make -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
-def test_half_precision_is_matched_as_the_same_numbers_in_single(name: str, half: torch.dtype) -> None:
+def test_half_precision_is_matched_as_the_same_numbers_in_single(strategy: Strategy, half: torch.dtype) -> None:
     a, b, _ = planted(Steerer.spread(32), QUARTER, 40, 30, dtype=half)
-    strategy = every_strategy()[name]
     assert_identical(strategy.match(a, b), strategy.match(a.float(), b.float()))
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_strides_do_not_matter(name: str, dtype: torch.dtype) -> None:
+def test_strides_do_not_matter(strategy: Strategy, dtype: torch.dtype) -> None:
     a, b, _ = planted(Steerer.spread(32), QUARTER, 40, 30, dtype=dtype)
-    strategy = every_strategy()[name]
     expected = strategy.match(a, b)
     wide = torch.stack([a, torch.zeros_like(a)], dim=-1)[..., 0]  # every other number
     assert not wide.is_contiguous()
@@ -279,10 +265,8 @@ def test_descriptions_of_different_precision_match_each_other() -> None:
         assert_same(strategy.match(first, second), strategy.match(first.float(), second.float()), atol=2e-5)
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_arguments_are_left_alone_and_gradients_do_not_disturb(name: str) -> None:
+def test_arguments_are_left_alone_and_gradients_do_not_disturb(strategy: Strategy) -> None:
     a, b, _ = planted(Steerer.spread(32), QUARTER, 40, 30)
-    strategy = every_strategy()[name]
     before = a.clone(), b.clone()
     expected = strategy.match(a, b)
     assert torch.equal(a, before[0])
@@ -295,10 +279,8 @@ def test_arguments_are_left_alone_and_gradients_do_not_disturb(name: str) -> Non
     assert a.grad is None
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_lengths_of_descriptions_do_not_matter(name: str) -> None:
+def test_lengths_of_descriptions_do_not_matter(strategy: Strategy) -> None:
     a, b, _ = planted(Steerer.spread(32), QUARTER, 40, 30, dtype=torch.float64)
-    strategy = every_strategy()[name]
     lengths = torch.linspace(0.01, 100, 40, dtype=torch.float64)[:, None]
     assert_same(strategy.match(a * lengths, b * 7), strategy.match(a, b), atol=1e-6)
 
@@ -312,10 +294,9 @@ def test_the_tile_does_not_change_the_result(name: str) -> None:
         assert_same(remade(name, tile=tile).match(a, b), expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize(("n", "m"), [(0, 0), (0, 4), (4, 0)])
-def test_nothing_to_match(name: str, n: int, m: int) -> None:
-    found = every_strategy()[name].match(torch.zeros(n, 32), torch.zeros(m, 32))
+def test_nothing_to_match(strategy: Strategy, n: int, m: int) -> None:
+    found = strategy.match(torch.zeros(n, 32), torch.zeros(m, 32))
     assert len(found) == 0
     assert found.indices.shape == (0, 2)
     assert found.indices.dtype == torch.int64
@@ -323,11 +304,10 @@ def test_nothing_to_match(name: str, n: int, m: int) -> None:
     assert found.angles is None or found.angles.shape == (0,)
 
 
-@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 9), (9, 1)])
-def test_one_keypoint(name: str, n: int, m: int) -> None:
+def test_one_keypoint(strategy: Strategy, n: int, m: int) -> None:
     a, b = randn(n, 32, dtype=torch.float32), randn(m, 32, seed=1, dtype=torch.float32)
-    found = every_strategy()[name].match(a, b)
+    found = strategy.match(a, b)
     assert len(found) == 1
     assert bool(((found.scores > 0) & (found.scores <= 1)).all())
 
@@ -373,7 +353,7 @@ def test_any_rotation_is_found(name: str, angle: float, seed: int, dtype: torch.
 @pytest.mark.parametrize("name", ["max-matches", "max-similarity", "subset"])
 @pytest.mark.parametrize("key", ["spread", "perm-C4", "perm-C5", "signs", "blocks-C7", "learned-C4"])
 def test_rotations_of_the_order_are_found(name: str, key: str) -> None:
-    steerer = STEERERS[key]()
+    steerer = STEERERS[key][0]()
     options = {"subset_size": 25} if name == "subset" else {}
     strategy = make_strategy(name, steerer, **options)
     a = randn(30, steerer.dim, dtype=torch.float64)
@@ -447,9 +427,8 @@ def padded(batch: list[Tensor]) -> Tensor:
     return torch.stack([torch.cat([d, torch.full((size - len(d), d.shape[1]), math.nan)]) for d in batch])
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_batch_is_a_loop(name: str) -> None:
-    strategy, (first, second) = every_strategy()[name], batch_of_pairs()
+def test_a_batch_is_a_loop(strategy: Strategy) -> None:
+    first, second = batch_of_pairs()
     alone = [strategy.match(a, b) for a, b in zip(first, second, strict=True)]
     as_list = strategy.match_batch(first, second)
     lengths0, lengths1 = ([len(d) for d in batch] for batch in (first, second))
@@ -594,11 +573,6 @@ def test_every_angle_is_for_max_similarity_of_fixed_so2(name: str, steerer: Stee
         make_strategy(name, steerer, order=None)
 
 
-def test_tta_needs_images() -> None:
-    with pytest.raises(ValueError, match="give the images"):
-        make_strategy("tta")
-
-
 @pytest.mark.parametrize("name", ["nearest", "dual_softmax", "", "Max-Matches"])
 def test_unknown_strategies_name_the_known(name: str) -> None:
     with pytest.raises(ValueError, match=r"unknown strategy .*dual-softmax, max-matches, .* tta"):
@@ -632,22 +606,19 @@ def test_unknown_options(name: str, option: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("name", "options", "reason"),
     [
-        ({"prototype": torch.ones(15)}, r"prototype must have shape \(16,\)"),
-        ({"prototype": torch.ones(1, 16)}, r"prototype must have shape \(16,\)"),
-        ({"prototype": torch.zeros(16)}, "not all zero"),
-        ({"prototype": torch.full((16,), math.nan)}, "finite"),
+        ("prototype-procrustes", {"prototype": torch.ones(15)}, r"prototype must have shape \(16,\)"),
+        ("prototype-procrustes", {"prototype": torch.ones(1, 16)}, r"prototype must have shape \(16,\)"),
+        ("prototype-procrustes", {"prototype": torch.zeros(16)}, "not all zero"),
+        ("prototype-procrustes", {"prototype": torch.full((16,), math.nan)}, "finite"),
+        ("subset", {"subset_size": 0}, "subset_size must be at least 1"),
+        ("tta", {}, "give the images"),
     ],
 )
-def test_prototypes_that_align_nothing(options: dict[str, Tensor], reason: str) -> None:
+def test_options_that_make_no_sense(name: str, options: dict[str, object], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        make_strategy("prototype-procrustes", Steerer.freq1(16), **options)
-
-
-def test_an_empty_subset() -> None:
-    with pytest.raises(ValueError, match="subset_size must be at least 1"):
-        make_strategy("subset", Steerer.spread(16), subset_size=0)
+        make_strategy(name, Steerer.freq1(16), **options)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

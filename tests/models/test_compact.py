@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from helpers import EXAMPLES, assert_near, describe_image, detect_image, extract_image
+from steerers.accel.networks import for_inference
 from steerers.accel.networks.compact import FastPyramid
-from steerers.accel.networks.inference import for_inference
 from steerers.features import Keypoints
 from steerers.images.load import load_image, make_picture
 from steerers.matching.strategies import make_strategy
@@ -349,7 +349,7 @@ def test_the_fast_form_at_two_scales(height: int, width: int) -> None:
 def test_there_is_room_to_record_every_scale() -> None:
     fast = for_inference(zoo.build("compact").extractor, graphs=3)
     assert isinstance(fast, FastPyramid)
-    assert fast._extracting.capacity == 3  # of all scales at once
+    assert fast.extractor._extracting.capacity == 3  # of all scales at once
     assert fast.extractor._describing.capacity == 6
 
 

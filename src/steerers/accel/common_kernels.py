@@ -3,8 +3,6 @@
 Importing this needs Triton.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped, import-not-found"
-
 from __future__ import annotations
 
 from contextlib import nullcontext

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import cache
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -68,13 +68,6 @@ def _capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-class _Replay(NamedTuple):
-    """The last replay: in which stream, and an event after it."""
-
-    stream: torch.cuda.Stream
-    done: torch.cuda.Event
-
-
 class Graphs:
     """A function that is recorded as a CUDA graph when it meets the same shapes again, and replayed from then on.
 
@@ -105,7 +98,7 @@ class Graphs:
         self._inputs: WeakValueDictionary[Hashable, Tensor] = WeakValueDictionary()
         self._lock, self._calls = threading.Lock(), 0
         self._pools: dict[torch.device, Any] = {}
-        self._last: _Replay | None = None
+        self._last: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
 
     def __call__(self, *tensors: Tensor, **constants: Hashable) -> Outputs:
         device = tensors[0].device
@@ -123,16 +116,16 @@ class Graphs:
 
     def _replay(self, tensors: Outputs, constants: dict[str, Hashable]) -> Outputs:
         stream, last = torch.cuda.current_stream(), self._last
-        if last is not None and last.stream != stream:
-            stream.wait_event(last.done)  # recordings share their memory, whatever stream they are played in
+        if last is not None and last[0] != stream:
+            stream.wait_event(last[1])  # recordings share their memory, whatever stream they are played in
         key = (tuple((t.shape, t.dtype, t.device) for t in tensors), tuple(constants.items()))
         captured = self._look_up(key, tensors, constants)
         if captured is None:
             return self._run(tensors, constants)
         outputs = captured(tensors)
-        if self._last is None or self._last.stream != stream:
-            self._last = _Replay(stream, torch.cuda.Event())
-        self._last.done.record(stream)
+        if self._last is None or self._last[0] != stream:
+            self._last = stream, torch.cuda.Event()
+        self._last[1].record(stream)
         return outputs
 
     def clear(self) -> None:
@@ -157,23 +150,19 @@ class Graphs:
         if captured is None and self._met.get(key) and self._has_room():
             captured = self._try_to_record(tensors, constants)
             if captured is None:
-                self._meet(key, again=False)
-                return None
-            del self._met[key]
-            self._recorded[key] = captured
+                self._met[key] = False
+            else:
+                del self._met[key]
+                self._recorded[key] = captured
         if captured is None:
-            self._meet(key, again=self._met.get(key, True))
+            self._met.setdefault(key, True)
+            self._met.move_to_end(key)
+            while len(self._met) > NUM_MET:
+                self._met.popitem(last=False)
             return None
         captured.used = self._calls
         self._recorded.move_to_end(key)
         return captured
-
-    def _meet(self, key: Hashable, *, again: bool) -> None:
-        """Remember a key, and whether to record it when it comes again."""
-        self._met[key] = again
-        self._met.move_to_end(key)
-        while len(self._met) > NUM_MET:
-            self._met.popitem(last=False)
 
     def _has_room(self) -> bool:
         """Whether one more may be kept; those that were not used for long are let go."""
@@ -227,4 +216,4 @@ class Graphs:
     def _wait(self) -> None:
         """Until the last replay is done, before what it uses is let go."""
         if self._last is not None:
-            self._last.done.synchronize()
+            self._last[1].synchronize()

@@ -12,11 +12,6 @@ import torch
 LEAST_CAPABILITY = (8, 0)
 
 
-def interpreted() -> bool:
-    """Whether Triton's interpreter stands in for a device, on the CPU."""
-    return os.environ.get("TRITON_INTERPRET", "0") == "1"
-
-
 @cache
 def capability(device: torch.device) -> tuple[int, int]:
     """Of an NVIDIA GPU; (0, 0) for one of another maker, whose numbers mean something else."""
@@ -33,7 +28,7 @@ def unavailable(device: torch.device) -> str | None:
     """Why the kernels cannot run on a device, or ``None`` if they can; looked at once."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
-    if interpreted():
+    if os.environ.get("TRITON_INTERPRET") == "1":  # its interpreter stands in for a device, on the CPU
         return None
     if device.type != "cuda":
         return f"they need a CUDA device, not {device}"

@@ -93,10 +93,9 @@ class Options:
             raise ValueError(f"threshold must be in [0, 1), got {self.threshold}")
         if self.tile is not None and self.tile < 1:
             raise ValueError(f"tile must be at least 1, got {self.tile}")
-        if self.kernels not in get_args(Kernels):
-            raise ValueError(f"kernels must be one of {', '.join(get_args(Kernels))}, got {self.kernels!r}")
-        if self.precision not in get_args(Precision):
-            raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}, got {self.precision!r}")
+        for name, known in (("kernels", get_args(Kernels)), ("precision", get_args(Precision))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
 
 
 # Dual softmax ---------------------------------------------------------------------------------------------------------
@@ -262,6 +261,8 @@ def mutual_nearest(
         tile: most rows and columns that are compared at once.
     """
     (n, m), device = similarity.shape, similarity.device
+    if device.type == "cuda":
+        similarity.check()
     if not n or not m:
         return empty(device)
     rows, cols, second = _search(similarity, tile or TILE.get(device.type, TILE_ELSEWHERE), second=ratio is not None)

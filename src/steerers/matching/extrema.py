@@ -14,13 +14,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from steerers.matching.harmonics import Harmonic, Harmonics
+from steerers.matching.harmonics import Harmonic
 from steerers.matching.similarity import PAIR_CHUNK, RowBlock, Rows
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 
 POINTS = 8
-"""Rotations at which the polynomial of a match is looked at, in each period of its highest frequency."""
+"""Rotations at which a polynomial is looked at, in each period of its highest frequency."""
 NEWTON_STEPS = 4
 
 
@@ -33,19 +33,22 @@ class Continuous(Harmonic):
     (as with a few far-apart high frequencies); matched pairs climb from every point and are exact.
     """
 
-    def __init__(self, harmonics: Harmonics) -> None:
-        super().__init__(harmonics)
-        self.frequencies = [band.frequency for band in harmonics.bands if band.quadrature is not None]
+    def __init__(
+        self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int | None = None
+    ) -> None:
+        super().__init__(descriptions0, descriptions1, steerer, order)
+        bands = self.spectrum.bands
+        self.frequencies = [band.frequency for band in bands if band.quadrature is not None]
         top = max(self.frequencies, default=0)
         self.single = len(self.frequencies) <= 1
-        self.one_band = self.single and len(harmonics.bands) == 1 and top > 0
-        self.grid = Group(8 * top).angles() if top else torch.zeros(1, dtype=torch.float64)
-        self.layers = harmonics.num_components + (2 if self.single else 4 * len(self.grid))
+        self.one_band = self.single and len(bands) == 1 and top > 0
+        self.grid = Group(POINTS * top).angles() if top else torch.zeros(1, dtype=torch.float64)
+        self.layers = self.num_components + (2 if self.single else 4 * len(self.grid))
 
     @cached_property
     def weights(self) -> Tensor:
         """(L, components) waves at the rotations of the grid."""
-        return self.harmonics.basis(self.grid).to(self.harmonics.device, self.harmonics.dtype)
+        return self.basis(self.grid).to(self.device, self.dtype)
 
     def combine(self, components: Tensor) -> Tensor:
         flat = components.flatten(1)
@@ -57,11 +60,11 @@ class Continuous(Harmonic):
 
     def _modulus_block(self, rows: Rows, scale: float) -> RowBlock:
         """The modulus of a complex product from three real ones instead of four (Gauss)."""
-        x, y = (self.harmonics.rows[rows] * scale).chunk(2, dim=1)
+        x, y = (self.rows[rows] * scale).chunk(2, dim=1)
         total = x + y
 
         def scores(cols: slice) -> Tensor:
-            u, v = self.harmonics.cols[cols].chunk(2, dim=1)
+            u, v = self.cols[cols].chunk(2, dim=1)
             shape = (len(x), len(u))
             real = torch.mm(x, u.mT, out=self.scratch("real", shape))
             second = torch.mm(y, v.mT, out=self.scratch("second", shape))
@@ -83,7 +86,7 @@ class Continuous(Harmonic):
     def _split(self, flat: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """The constant component (zero if there is none) and (C_f, S_f) in the order of :attr:`frequencies`."""
         constant, waves, k = torch.zeros((), dtype=flat.dtype, device=flat.device), [], 0
-        for band in self.harmonics.bands:
+        for band in self.spectrum.bands:
             if band.quadrature is None:
                 constant, k = flat[k], k + 1
             else:
@@ -107,9 +110,9 @@ class Continuous(Harmonic):
         angle = start
         for _ in range(steps):
             _, slope, curvature = self._evaluate(constant, waves, angle)
-            angle = torch.clamp(angle + self._step(slope, curvature, reach), low, high)
+            angle = torch.clamp(angle + _newton_step(slope, curvature, reach), low, high)
         value, slope, curvature = self._evaluate(constant, waves, angle)
-        step = torch.clamp(angle + self._step(slope, curvature, reach), low, high) - angle
+        step = torch.clamp(angle + _newton_step(slope, curvature, reach), low, high) - angle
         return value + step * (slope + step * curvature / 2), angle + step
 
     def _best_starts(self, flat: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,7 +120,7 @@ class Continuous(Harmonic):
 
         They are the local maxima whose parabola through three points of the grid has the highest vertex.
         """
-        half, split = len(self.grid) // 2, self.harmonics.num_even
+        half, split = len(self.grid) // 2, self.spectrum.num_even
         even, odd = self.weights[:half, :split] @ flat[:split], self.weights[:half, split:] @ flat[split:]
         values = torch.cat([even + odd, even.sub_(odd)])  # (L, P)
         after, before = values.roll(-1, dims=0), values.roll(1, dims=0)
@@ -128,11 +131,6 @@ class Continuous(Harmonic):
         second = vertex.scatter_(0, first[None], -math.inf).max(dim=0).indices
         grid = self.grid.to(flat)
         return grid[first], grid[second]
-
-    @staticmethod
-    def _step(slope: Tensor, curvature: Tensor, reach: float) -> Tensor:
-        """Newton's step where s is concave, else uphill."""
-        return torch.where(curvature < 0, -slope / curvature, torch.sign(slope) * (reach / 2))
 
     def _evaluate(
         self, constant: Tensor, waves: Sequence[tuple[Tensor, Tensor]], angle: Tensor
@@ -154,7 +152,7 @@ class Continuous(Harmonic):
         return value, slope, curvature
 
     def _pair_maximum(self, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
-        flat = self.harmonics.pair_components(i, j).mT  # (components, K)
+        flat = self.pair_components(i, j).mT  # (components, K)
         if self.single:
             constant, waves = self._split(flat)
             if not waves:
@@ -207,26 +205,24 @@ def refine_rotations(
     Returns:
         (K,) float64 radians.
     """
-    harmonics = Harmonics(descriptions0, descriptions1, steerer, None)
+    harmonic = Continuous(descriptions0, descriptions1, steerer)
     every = torch.arange(len(tried), device=tried.device)
-    return _climb(harmonics, harmonics.pair_components(every, every), tried.double(), 2 * math.pi / order)
-
-
-def _climb(harmonics: Harmonics, components: Tensor, tried: Tensor, reach: float) -> Tensor:
-    """(K,) where polynomials with (K, components) coefficients are highest, within ``reach`` of (K,) tried rotations.
-
-    The best of a few points, then Newton's steps, none of which leaves the neighbours of that point.
-    """
-    top = max(band.frequency for band in harmonics.bands)
-    count = math.ceil(reach * POINTS * top / (2 * math.pi))  # on either side
+    components = harmonic.pair_components(every, every)  # (K, components)
+    tried, reach = tried.double(), 2 * math.pi / order
+    # The best of a few points, then Newton's steps, none of which leaves the neighbours of that point.
+    count = math.ceil(reach * POINTS * max(harmonic.frequencies) / (2 * math.pi))  # on either side
     spacing = reach / count
     points = tried[:, None] + spacing * torch.arange(-count, count + 1, device=tried.device)  # (K, P)
-    values = torch.einsum("kpc,kc->kp", harmonics.basis(points), components)
+    values = torch.einsum("kpc,kc->kp", harmonic.basis(points), components)
     best = points.gather(1, values.argmax(dim=1, keepdim=True))[:, 0]
     low, high = (torch.clamp(best + side * spacing, tried - reach, tried + reach) for side in (-1, 1))
     angle = best
     for _ in range(NEWTON_STEPS):
-        slope, curvature = ((harmonics.basis(angle, k) * components).sum(dim=1) for k in (1, 2))
-        step = torch.where(curvature < 0, -slope / curvature, torch.sign(slope) * (spacing / 2))
-        angle = torch.clamp(angle + step, low, high)
+        slope, curvature = ((harmonic.basis(angle, k) * components).sum(dim=1) for k in (1, 2))
+        angle = torch.clamp(angle + _newton_step(slope, curvature, spacing), low, high)
     return angle
+
+
+def _newton_step(slope: Tensor, curvature: Tensor, reach: float) -> Tensor:
+    """Newton's step where s is concave, else uphill."""
+    return torch.where(curvature < 0, -slope / curvature, torch.sign(slope) * (reach / 2))

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.matching.similarity import PAIR_CHUNK, RowBlock, Rows, Similarity, as_float, check_finite, float_type
+from steerers.matching.similarity import PAIR_CHUNK, RowBlock, Rows, Similarity, as_float, float_type
 from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
 
-# Bands ----------------------------------------------------------------------------------------------------------------
+# Frequencies ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -35,98 +36,89 @@ class Band:
     quadrature: slice | None
 
 
-@lru_cache(maxsize=64)
-def arrange(representation: Representation) -> tuple[Tensor, Tensor, list[Band]]:
-    """Sort coordinates by folded frequency, even ones first, x before y.
-
-    A block that rotates the other way (frequency -f, or n - f) becomes one of frequency f when the sign of its second
-    coordinate is changed, on both sides of the product.
-
-    Returns:
-        (D,) indices into the coordinates, (D,) signs, and the bands.
-    """
-    position = 0
-    members: dict[int, tuple[list[int], list[int], list[float]]] = {}
-    for frequency, size in representation.blocks():
-        folded = representation.group.fold(frequency)
-        xs, ys, signs = members.setdefault(folded, ([], [], []))
-        xs.append(position)
-        if size == 2:
-            ys.append(position + 1)
-            signs.append(1.0 if folded == frequency else -1.0)
-        position += size
-    index: list[int] = []
-    sign: list[float] = []
-    bands: list[Band] = []
-    quadratures = 0
-    for frequency in sorted(members, key=lambda f: (f % 2, f)):
-        xs, ys, signs = members[frequency]
-        columns = slice(len(index), len(index) + len(xs) + len(ys))
-        quadrature = slice(quadratures, quadratures + len(xs) + len(ys)) if ys else None
-        quadratures += len(xs) + len(ys) if ys else 0
-        index += xs + ys
-        sign += [1.0] * len(xs) + signs
-        bands.append(Band(frequency, columns, quadrature))
-    return torch.tensor(index), torch.tensor(sign), bands
-
-
 @dataclass(frozen=True, eq=False)
-class Waves:
-    """The waves of s(t), C in all: one for each band, then one more for its quadrature if it has one.
+class Spectrum:
+    """How coordinates are sorted by frequency, and the C waves of s(t).
+
+    Coordinates are sorted by folded frequency, even ones first, x before y. A block that rotates the other way
+    (frequency -f, or n - f) becomes one of frequency f when the sign of its second coordinate is changed, on both sides
+    of the product. There is one wave for each band, then one more for its quadrature if it has one.
 
     Attributes:
+        index: into the coordinates; and their ``signs``.
+        num_even: waves of even frequencies, which come first.
         frequency: the k-th wave is cos(frequency t - phase), or a sine.
-        members: which coordinates of the products of rows and columns each adds up.
+        members: which coordinates of the products of rows and columns each wave adds up.
         rotated: of the two-component bands, the coordinates of columns that their quadrature is made of, and its
-            ``signs``; ``unrotated`` the coordinates of rows that it is multiplied with.
+            ``rotated_signs``; ``unrotated`` the coordinates of rows that it is multiplied with.
         quadrature_members: which coordinates of those products each wave adds up.
     """
 
+    bands: list[Band]
+    num_even: int
+    index: Tensor  # (D,) int64
+    signs: Tensor  # (D,) float32
     frequency: Tensor  # (C,) float64
     phase: Tensor  # (C,) float64
     members: Tensor  # (D, C) float64
     rotated: Tensor  # (Q,) int64
-    signs: Tensor  # (Q,) float64
+    rotated_signs: Tensor  # (Q,) float64
     unrotated: Tensor  # (Q,) int64
     quadrature_members: Tensor  # (Q, C) float64
 
 
 @lru_cache(maxsize=64)
-def waves(representation: Representation, device: torch.device) -> Waves:
-    """Of the bands that :func:`arrange` makes, on a device, so that few operations make all of them."""
-    index, _, bands = arrange(representation)
-    count = sum(1 + (band.quadrature is not None) for band in bands)
-    length = sum(band.quadrature.stop - band.quadrature.start for band in bands if band.quadrature is not None)
-    frequency, phase = torch.zeros(2, count, dtype=torch.float64)
-    members, quadrature_members = (torch.zeros(size, count, dtype=torch.float64) for size in (len(index), length))
-    rotated, signs, unrotated = list[int](), list[float](), list[int]()
-    k = 0
-    for band in bands:
-        frequency[k] = band.frequency
-        members[band.columns, k] = 1.0
-        k += 1
-        if band.quadrature is None:
-            continue
-        start, stop = band.columns.start, band.columns.stop
-        half = (stop - start) // 2
-        rotated += [*range(start + half, stop), *range(start, start + half)]
-        signs += [1.0] * half + [-1.0] * half
-        unrotated += range(start, stop)
-        frequency[k], phase[k] = band.frequency, math.pi / 2
-        quadrature_members[band.quadrature, k] = 1.0
-        k += 1
+def spectrum(representation: Representation, device: torch.device) -> Spectrum:
+    """The spectrum of a representation, on a device, so that few operations make all waves."""
+    position = 0
+    blocks: dict[int, tuple[list[int], list[int], list[float]]] = {}
+    for frequency, size in representation.blocks():
+        folded = representation.group.fold(frequency)
+        xs, ys, signs = blocks.setdefault(folded, ([], [], []))
+        xs.append(position)
+        if size == 2:
+            ys.append(position + 1)
+            signs.append(1.0 if folded == frequency else -1.0)
+        position += size
+    bands, waves = list[Band](), list[tuple[int, float]]()  # frequency and phase
+    index, sign, wave = list[int](), list[float](), list[int]()
+    rotated, rotated_sign, unrotated, quadrature_wave = list[int](), list[float](), list[int](), list[int]()
+    for frequency in sorted(blocks, key=lambda f: (f % 2, f)):
+        xs, ys, signs = blocks[frequency]
+        start, half, size = len(index), len(xs), len(xs) + len(ys)
+        index += xs + ys
+        sign += [1.0] * half + signs
+        wave += [len(waves)] * size
+        waves.append((frequency, 0.0))
+        quadrature = None
+        if ys:
+            quadrature = slice(len(rotated), len(rotated) + size)
+            rotated += [*range(start + half, start + size), *range(start, start + half)]
+            rotated_sign += [1.0] * half + [-1.0] * half
+            unrotated += range(start, start + size)
+            quadrature_wave += [len(waves)] * size
+            waves.append((frequency, math.pi / 2))
+        bands.append(Band(frequency, slice(start, start + size), quadrature))
+
+    def one_hot(of: list[int]) -> Tensor:
+        return F.one_hot(torch.tensor(of, dtype=torch.long), len(waves)).double()
+
+    frequencies, phases = torch.tensor(waves, dtype=torch.float64).unbind(dim=1)
     tensors = (
-        frequency, phase, members, torch.tensor(rotated, dtype=torch.long), torch.tensor(signs, dtype=torch.float64),
-        torch.tensor(unrotated, dtype=torch.long), quadrature_members,
+        torch.tensor(index), torch.tensor(sign), frequencies, phases, one_hot(wave),
+        torch.tensor(rotated, dtype=torch.long), torch.tensor(rotated_sign, dtype=torch.float64),
+        torch.tensor(unrotated, dtype=torch.long), one_hot(quadrature_wave),
     )  # fmt: skip
-    return Waves(*(tensor.to(device) for tensor in tensors))
+    num_even = sum(frequency % 2 == 0 for frequency, _ in waves)
+    return Spectrum(bands, num_even, *(tensor.to(device) for tensor in tensors))
 
 
-# Coefficients ---------------------------------------------------------------------------------------------------------
+# Similarities ---------------------------------------------------------------------------------------------------------
 
 
-class Harmonics:
-    """Descriptions arranged by frequency, so that the coefficients C_f and S_f of s(t) are plain products.
+class Harmonic(Similarity):
+    """What the similarities of a fixed steerer share: descriptions arranged by frequency, so that the coefficients C_f
+    and S_f of s(t) are plain products.
 
     Args:
         descriptions0: (N, D), the ones that are rotated; ``descriptions1`` (M, D). They are normalised here.
@@ -137,9 +129,9 @@ class Harmonics:
     def __init__(self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int | None) -> None:
         if steerer.representation is None:
             raise ValueError("only a fixed steerer, made from a representation or permutation, has harmonics")
-        self.descriptions0, self.descriptions1, self.steerer, self.order = descriptions0, descriptions1, steerer, order
-        self.shape, self.device = (len(descriptions0), len(descriptions1)), descriptions0.device
-        self.dtype = float_type(descriptions0)
+        super().__init__(descriptions0, descriptions1)
+        self.steerer, self.order, self.dtype = steerer, order, float_type(descriptions0)
+        self._scratch: dict[str, Tensor] = {}
 
     @cached_property
     def _representation(self) -> Representation:
@@ -147,24 +139,15 @@ class Harmonics:
         assert representation is not None
         return representation if self.order is None else representation.restrict(self.order)
 
-    @property
-    def _arranged(self) -> tuple[Tensor, Tensor, list[Band]]:
-        return arrange(self._representation)
-
-    @property
-    def bands(self) -> list[Band]:
-        """By frequency, the even ones first."""
-        return self._arranged[2]
-
     @cached_property
-    def num_even(self) -> int:
-        """Components of even frequencies."""
-        return sum(1 + (band.quadrature is not None) for band in self.bands if band.frequency % 2 == 0)
+    def spectrum(self) -> Spectrum:
+        """On the device of the descriptions."""
+        return spectrum(self._representation, self.device)
 
-    @cached_property
+    @property
     def num_components(self) -> int:
         """Of all frequencies: two for each, one where nothing rotates."""
-        return sum(1 + (band.quadrature is not None) for band in self.bands)
+        return len(self.spectrum.frequency)
 
     @cached_property
     def rows(self) -> Tensor:
@@ -177,15 +160,14 @@ class Harmonics:
         return self._by_frequency(self.descriptions1)
 
     def _by_frequency(self, d: Tensor) -> Tensor:
-        index, signs, _ = self._arranged
-        arranged = self.steerer.to_blocks(as_float(d))[:, index.to(d.device)]
-        return _unit(arranged.mul_(signs.to(d.device)))
+        arranged = self.steerer.to_blocks(as_float(d))[:, self.spectrum.index].mul_(self.spectrum.signs)
+        # In place: the arranged copies are the largest thing that matching holds.
+        return arranged.div_(arranged.norm(dim=-1, keepdim=True).clamp_(min=1e-12))
 
     @cached_property
     def quadrature(self) -> Tensor:
         """(M, D of the two-component bands)."""
-        of = waves(self._representation, self.device)
-        return self.cols[:, of.rotated].mul_(of.signs.to(self.cols))
+        return self.cols[:, self.spectrum.rotated].mul_(self.spectrum.rotated_signs.to(self.cols))
 
     def basis(self, angles: Tensor, derivative: int = 0) -> Tensor:
         """(L, components) values of every component's wave, or a derivative of it, at L rotations; even frequencies
@@ -193,14 +175,14 @@ class Harmonics:
 
         Multiplied with the components they give s(t) or its derivative.
         """
-        of = waves(self._representation, angles.device)
+        of = spectrum(self._representation, angles.device)
         phase = angles.double()[..., None] * of.frequency + (derivative * math.pi / 2 - of.phase)
         return phase.cos_().mul_(of.frequency**derivative)
 
     def components(self, rows: Tensor, cols: slice, out: Tensor) -> Tensor:
         """(components, r, c) products C_f and S_f of prepared (r, D) rows with a range of columns, put into ``out``."""
         k = 0
-        for band in self.bands:
+        for band in self.spectrum.bands:
             part = rows[:, band.columns]
             torch.mm(part, self.cols[cols, band.columns].mT, out=out[k])
             k += 1
@@ -211,32 +193,19 @@ class Harmonics:
 
     def pair_components(self, i: Tensor, j: Tensor) -> Tensor:
         """(K, components) float64 coefficients of K pairs."""
-        of = waves(self._representation, self.device)
-        parts = []
+        of, parts = self.spectrum, []
         for a, b in zip(i.split(PAIR_CHUNK), j.split(PAIR_CHUNK), strict=True):
             rows = self.rows[a].double()
             in_phase = self.cols[b].double().mul_(rows) @ of.members
             parts.append(in_phase.addmm_(rows[:, of.unrotated].mul_(self.quadrature[b]), of.quadrature_members))
         return torch.cat(parts)
 
-
-# Similarities ---------------------------------------------------------------------------------------------------------
-
-
-class Harmonic(Similarity):
-    """What the steered similarities of a fixed steerer share."""
-
-    def __init__(self, harmonics: Harmonics) -> None:
-        self.harmonics = harmonics
-        self._scratch: dict[str, Tensor] = {}
-        self.shape, self.device = harmonics.shape, harmonics.device
-
     def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
-        prepared = self.harmonics.rows[rows] * scale
+        prepared = self.rows[rows] * scale
 
         def scores(cols: slice) -> Tensor:
-            shape = (self.harmonics.num_components, len(prepared), len(self.harmonics.cols[cols]))
-            return self.combine(self.harmonics.components(prepared, cols, self.scratch("components", shape)))
+            shape = (self.num_components, len(prepared), len(self.cols[cols]))
+            return self.combine(self.components(prepared, cols, self.scratch("components", shape)))
 
         return scores
 
@@ -244,11 +213,8 @@ class Harmonic(Similarity):
         """A tensor to overwrite, the same one for every tile: new arrays of this size cost fresh pages each time."""
         size = math.prod(shape)
         if name not in self._scratch or len(self._scratch[name]) < size:
-            self._scratch[name] = self.harmonics.rows.new_empty(size)
+            self._scratch[name] = self.rows.new_empty(size)
         return self._scratch[name][:size].view(shape)
-
-    def check(self) -> None:
-        check_finite(self.harmonics.descriptions0, self.harmonics.descriptions1)
 
     @abstractmethod
     def combine(self, components: Tensor) -> Tensor:
@@ -261,15 +227,18 @@ class Rotated(Harmonic):
     For even orders opposite rotations share their even and odd frequencies: s(t) = E + O and s(t + pi) = E - O.
     """
 
-    def __init__(self, harmonics: Harmonics, order: int, *, maximum: bool) -> None:
-        super().__init__(harmonics)
-        self.order, self.maximum = order, maximum
-        self.alternatives = 1 if maximum else order
+    order: int
+
+    def __init__(
+        self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int, *, maximum: bool
+    ) -> None:
+        super().__init__(descriptions0, descriptions1, steerer, order)
+        self.maximum, self.alternatives = maximum, 1 if maximum else order
 
     @property
     def layers(self) -> int:  # type: ignore[override]
         tried = len(self.tried)
-        return self.harmonics.num_components + (2 * tried if self.maximum else self.order + tried)
+        return self.num_components + (2 * tried if self.maximum else self.order + tried)
 
     @cached_property
     def angles(self) -> Tensor:
@@ -284,11 +253,11 @@ class Rotated(Harmonic):
     @cached_property
     def weights(self) -> Tensor:
         """(L or L/2, components), the even ones first."""
-        return self.harmonics.basis(self.tried).to(self.harmonics.device, self.harmonics.dtype)
+        return self.basis(self.tried).to(self.device, self.dtype)
 
     def combine(self, components: Tensor) -> Tensor:
         flat = components.flatten(1)  # (components, r c)
-        tried, split, size = len(self.tried), self.harmonics.num_even, flat.shape[1]
+        tried, split, size = len(self.tried), self.spectrum.num_even, flat.shape[1]
         even = torch.mm(self.weights[:, :split], flat[:split], out=self.scratch("even", (tried, size)))  # (L, r c)
         odd = torch.mm(self.weights[:, split:], flat[split:], out=self.scratch("odd", (tried, size)))
         if self.order % 2:
@@ -304,13 +273,11 @@ class Rotated(Harmonic):
         return scores.view(-1, *components.shape[1:])
 
     def alternative(self, index: int) -> Similarity:
-        if self.maximum:
-            return self
-        return _SingleRotation(self.harmonics, float(self.angles[index]))
+        return self if self.maximum else _SingleRotation(self, float(self.angles[index]))
 
     def _pair_scores(self, i: Tensor, j: Tensor) -> Tensor:
-        weights = self.harmonics.basis(self.angles).to(i.device)
-        return self.harmonics.pair_components(i, j) @ weights.mT  # (K, L)
+        weights = self.basis(self.angles).to(i.device)
+        return self.pair_components(i, j) @ weights.mT  # (K, L)
 
     def pairs(self, i: Tensor, j: Tensor) -> Tensor:
         return self._pair_scores(i, j).amax(dim=1)
@@ -319,38 +286,29 @@ class Rotated(Harmonic):
         return self.angles.to(i.device)[self._pair_scores(i, j).argmax(dim=1)] if self.maximum else None
 
 
-class _SingleRotation(Harmonic):
+class _SingleRotation(Similarity):
     """The cosine after one rotation, from harmonics: the rows are rotated, then it is one product."""
 
-    def __init__(self, harmonics: Harmonics, angle: float) -> None:
-        super().__init__(harmonics)
-        self.weights = harmonics.basis(torch.tensor([angle], dtype=torch.float64))[0]  # (components,)
+    def __init__(self, of: Harmonic, angle: float) -> None:
+        super().__init__(of.descriptions0, of.descriptions1)
+        self.of = of
+        self.weights = of.basis(torch.tensor([angle], dtype=torch.float64))[0]  # (components,)
 
     def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
-        rotated = self._rotation(self.harmonics.rows[rows] * scale)
-        return lambda cols: (rotated @ self.harmonics.cols[cols].mT)[None]
+        rotated = self._rotation(self.of.rows[rows] * scale)
+        return lambda cols: (rotated @ self.of.cols[cols].mT)[None]
 
     def _rotation(self, rows: Tensor) -> Tensor:
-        rotated, k = torch.empty_like(rows), 0
-        for band in self.harmonics.bands:
-            cos = float(self.weights[k])
-            k += 1
+        rotated, weights = torch.empty_like(rows), iter(self.weights.tolist())
+        for band in self.of.spectrum.bands:
+            cos = next(weights)
             if band.quadrature is None:
                 rotated[:, band.columns] = rows[:, band.columns] * cos
                 continue
-            sin = float(self.weights[k])
-            k += 1
+            sin = next(weights)
             x, y = rows[:, band.columns].chunk(2, dim=1)
             rotated[:, band.columns] = torch.cat([cos * x - sin * y, sin * x + cos * y], dim=1)
         return rotated
 
-    def combine(self, components: Tensor) -> Tensor:
-        return torch.einsum("k,krc->rc", self.weights.to(components), components)[None]
-
     def pairs(self, i: Tensor, j: Tensor) -> Tensor:
-        return self.harmonics.pair_components(i, j) @ self.weights.to(i.device)
-
-
-def _unit(descriptions: Tensor) -> Tensor:
-    """:func:`normalised`, in place: the arranged copies are the largest thing that matching holds."""
-    return descriptions.div_(descriptions.norm(dim=-1, keepdim=True).clamp_(min=1e-12))
+        return self.of.pair_components(i, j) @ self.weights.to(i.device)

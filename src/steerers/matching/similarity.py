@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 
 import torch
@@ -29,13 +30,25 @@ PAIR_CHUNK = 2048
 
 
 class Similarity(ABC):
-    """Cosines of N by M descriptions, for one or several alternative rotations of the first."""
+    """Cosines of (N, D) and (M, D) descriptions, for one or several alternative rotations of the first."""
 
-    shape: tuple[int, int]
     alternatives: int = 1
     layers: int = 1
     """How many arrays of the size of a tile are alive while one is made; the assignment sizes tiles by it."""
-    device: torch.device
+
+    def __init__(self, descriptions0: Tensor, descriptions1: Tensor) -> None:
+        self.descriptions0, self.descriptions1 = descriptions0, descriptions1
+        self.shape, self.device = (len(descriptions0), len(descriptions1)), descriptions0.device
+
+    @cached_property
+    def unit0(self) -> Tensor:
+        """(N, D), normalised when first needed."""
+        return normalised(self.descriptions0)
+
+    @cached_property
+    def unit1(self) -> Tensor:
+        """(M, D)."""
+        return normalised(self.descriptions1)
 
     @abstractmethod
     def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
@@ -51,11 +64,12 @@ class Similarity(ABC):
         return self
 
     def rotations(self, i: Tensor, j: Tensor) -> Tensor | None:
-        """(K,) float64 rotations in radians at which the pairs' similarity is reached, or ``None``."""
+        """(K,) rotations in radians at which the pairs' similarity is reached, or ``None``."""
         return None
 
-    def check(self) -> None:  # noqa: B027 -- not every similarity has descriptions
+    def check(self) -> None:
         """Refuse descriptions that are not finite. Where the device is waited for, that is left to the assignment."""
+        check_finite(self.descriptions0, self.descriptions1)
 
 
 def float_type(descriptions: Tensor) -> torch.dtype:
@@ -68,6 +82,11 @@ def as_float(descriptions: Tensor) -> Tensor:
     return descriptions.to(float_type(descriptions))
 
 
+def normalised(descriptions: Tensor) -> Tensor:
+    """Unit descriptions in float32 (float64 stays): what every similarity compares."""
+    return F.normalize(as_float(descriptions), dim=-1)
+
+
 def check_finite(descriptions0: Tensor, descriptions1: Tensor) -> None:
     """Refuse NaN and infinite values; one wait for the device."""
     total = descriptions0.sum(dtype=float_type(descriptions0)) + descriptions1.sum(dtype=float_type(descriptions1))
@@ -78,57 +97,36 @@ def check_finite(descriptions0: Tensor, descriptions1: Tensor) -> None:
             raise ValueError(f"{name} holds NaN or infinite values")
 
 
-def normalised(descriptions: Tensor) -> Tensor:
-    """Unit descriptions in float32 (float64 stays): what every similarity compares."""
-    return F.normalize(as_float(descriptions), dim=-1)
+def wrapped(angles: Tensor) -> Tensor:
+    """Radians in [-pi, pi), in float64."""
+    return torch.remainder(angles.double() + math.pi, 2 * math.pi) - math.pi
 
 
-class _Compared(Similarity):
-    """What similarities of descriptions share: they are normalised when first needed."""
-
-    def __init__(self, descriptions0: Tensor, descriptions1: Tensor) -> None:
-        self.descriptions0, self.descriptions1 = descriptions0, descriptions1
-        self.shape, self.device = (len(descriptions0), len(descriptions1)), descriptions0.device
-
-    @cached_property
-    def unit0(self) -> Tensor:
-        """(N, D)."""
-        return normalised(self.descriptions0)
-
-    @cached_property
-    def unit1(self) -> Tensor:
-        """(M, D)."""
-        return normalised(self.descriptions1)
-
-    def check(self) -> None:
-        check_finite(self.descriptions0, self.descriptions1)
-
-
-class Cosine(_Compared):
-    """The plain cosine; with a (D, D) ``matrix``, of the first descriptions after it."""
-
-    def __init__(self, descriptions0: Tensor, descriptions1: Tensor, matrix: Tensor | None = None) -> None:
-        super().__init__(descriptions0, descriptions1)
-        self.matrix = matrix
+class Cosine(Similarity):
+    """The plain cosine."""
 
     def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
-        prepared = self._rows(rows) * scale  # (r, D)
+        prepared = self.unit0[rows] * scale  # (r, D)
         return lambda cols: (prepared @ self.unit1[cols].mT)[None]
 
     def pairs(self, i: Tensor, j: Tensor) -> Tensor:
         parts = [
-            (self._rows(a).double() * self.unit1[b].double()).sum(dim=1)
+            (self.unit0[a].double() * self.unit1[b].double()).sum(dim=1)
             for a, b in zip(i.split(PAIR_CHUNK), j.split(PAIR_CHUNK), strict=True)
         ]
         return torch.cat(parts)
 
-    def _rows(self, rows: Rows) -> Tensor:
-        unit = self.unit0[rows]
-        return unit if self.matrix is None else F.normalize(unit @ self.matrix.mT, dim=-1)
-
 
 class Aligned(Cosine):
-    """The cosine of copies of descriptions that were aligned for this comparison: their memory counts as its own."""
+    """The cosine of copies of descriptions that were each rotated, by (N,) and (M,) angles; their memory counts as its
+    own."""
+
+    def __init__(self, descriptions0: Tensor, descriptions1: Tensor, angles0: Tensor, angles1: Tensor) -> None:
+        super().__init__(descriptions0, descriptions1)
+        self.angles0, self.angles1 = angles0, angles1
+
+    def rotations(self, i: Tensor, j: Tensor) -> Tensor:
+        return self.angles0[i] - self.angles1[j]
 
 
 class CosineAfterRotation(Cosine):
@@ -137,32 +135,28 @@ class CosineAfterRotation(Cosine):
     def __init__(self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int, step: int) -> None:
         super().__init__(descriptions0, descriptions1)
         self.steerer, self.order, self.step = steerer, order, step
-
-    @property
-    def angle(self) -> float:
-        return float(Group(self.order).angles()[self.step])
+        self.angle = step * (2 * math.pi / order)
 
     @cached_property
     def unit0(self) -> Tensor:
         return normalised(self.steerer.steer(as_float(self.descriptions0), self.angle))
 
 
-class Steered(_Compared):
-    """Cosines after each of several rotations by any steerer, learned ones included: one product a rotation.
+class Steered(Similarity):
+    """Cosines after each rotation of C_order by any steerer, learned ones included: one product a rotation.
 
     With ``maximum`` the result is the largest of them, otherwise they are alternatives.
     """
 
     def __init__(
-        self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, angles: Tensor, *, maximum: bool
+        self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int, *, maximum: bool
     ) -> None:
         super().__init__(descriptions0, descriptions1)
         self.maximum = maximum
-        self.angles = angles  # (L,)
-        matrices = torch.stack([steerer.matrix(float(angle)) for angle in angles])
+        self.alternatives, self.layers = 1 if maximum else order, order
+        self.angles = Group(order).angles()  # (L,)
+        matrices = torch.stack([steerer.matrix(float(angle)) for angle in self.angles])
         self.matrices = matrices.to(descriptions0.device, float_type(descriptions0))  # (L, D, D)
-        self.alternatives = 1 if maximum else len(angles)
-        self.layers = len(angles)
 
     def _steer(self, rows: Tensor) -> Tensor:
         return F.normalize(rows @ self.matrices.mT, dim=-1)  # (L, r, D)
@@ -179,8 +173,8 @@ class Steered(_Compared):
     def alternative(self, index: int) -> Similarity:
         if self.maximum:
             return self
-        alone = Cosine(self.descriptions0, self.descriptions1, self.matrices[index])
-        alone.unit0, alone.unit1 = self.unit0, self.unit1
+        alone = copy(self)  # with the same unit descriptions
+        alone.matrices, alone.alternatives, alone.layers = self.matrices[index : index + 1], 1, 1
         return alone
 
     def _pair_scores(self, i: Tensor, j: Tensor) -> Tensor:

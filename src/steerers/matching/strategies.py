@@ -21,7 +21,7 @@ from torch import Tensor
 from steerers.geometry import circular_mode
 from steerers.matching.assignment import Assignment, Options, Solution, Tiled, empty, mutual_nearest
 from steerers.matching.extrema import Continuous, is_refinable, refine_rotations
-from steerers.matching.harmonics import Harmonics, Rotated
+from steerers.matching.harmonics import Rotated
 from steerers.matching.similarity import (
     Aligned,
     Cosine,
@@ -31,8 +31,9 @@ from steerers.matching.similarity import (
     as_float,
     check_finite,
     normalised,
+    wrapped,
 )
-from steerers.steering.representations import Group, Order
+from steerers.steering.representations import Order
 from steerers.steering.steerer import Steerer
 
 try:
@@ -69,7 +70,7 @@ class Strategy(ABC):
     @torch.no_grad()
     def match(self, descriptions0: Tensor, descriptions1: Tensor) -> Assignment:
         """Match (N, D) with (M, D) descriptions of any lengths, N and M; they need not be normalised."""
-        return self._match(*self._checked(descriptions0, descriptions1))
+        return self._match_all([self._checked(descriptions0, descriptions1)])[0]
 
     @torch.no_grad()
     def match_batch(
@@ -92,10 +93,7 @@ class Strategy(ABC):
         alike = len({(first.dtype, first.device, first.shape[1]) for first, _ in pairs}) == 1
         if alike and self._at_once(pairs[0][0].device):
             return self._match_all(pairs)
-        return [self._match(*pair) for pair in pairs]
-
-    def _match(self, descriptions0: Tensor, descriptions1: Tensor) -> Assignment:
-        return self._match_all([(descriptions0, descriptions1)])[0]
+        return [self._match_all([pair])[0] for pair in pairs]
 
     @abstractmethod
     def _match_all(self, pairs: Sequence[Pair]) -> list[Assignment]:
@@ -110,31 +108,30 @@ class Strategy(ABC):
         _check_descriptions(descriptions0, descriptions1)
         if descriptions0.device.type != "cuda":
             check_finite(descriptions0, descriptions1)
-        self._check_dim(int(descriptions0.shape[1]))
         common = torch.promote_types(descriptions0.dtype, descriptions1.dtype)
         return descriptions0.to(common), descriptions1.to(common)
-
-    def _check_dim(self, dim: int) -> None:  # noqa: B027 -- not every strategy has a steerer
-        """Refuse descriptions that the strategy's steerer does not fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxStrategy(Strategy):
-    """A strategy that assigns matches by dual softmax, and has the options of it."""
+    """A strategy that assigns matches by the dual softmax of a similarity, and has the options of it."""
 
     options: Options = field(default_factory=Options)
+
+    @abstractmethod
+    def _similarity(self, descriptions0: Tensor, descriptions1: Tensor) -> Similarity:
+        """What a pair is compared by."""
 
     def _at_once(self, device: torch.device) -> bool:
         return device.type == "cuda" or self.options.kernels == "fused"
 
+    def _match_all(self, pairs: Sequence[Pair]) -> list[Assignment]:
+        return self._assign([self._similarity(*pair) for pair in pairs])
+
     def _assign(self, similarities: Sequence[Similarity]) -> list[Assignment]:
         """Of similarities without alternatives."""
-        return [assignment for (assignment,) in solve(similarities, self.options).assignments()]
-
-    def _assign_with_rotations(self, similarities: Sequence[Similarity]) -> list[Assignment]:
-        """Assign by similarities that know the rotation of each pair; that of the images is where most agree."""
-        found = zip(self._assign(similarities), similarities, strict=True)
-        return [_with_rotations(assignment, similarity) for assignment, similarity in found]
+        solved = zip(solve(similarities, self.options).assignments(), similarities, strict=True)
+        return [_with_rotations(assignment, similarity) for (assignment,), similarity in solved]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,27 +140,27 @@ class SteererStrategy(SoftmaxStrategy):
 
     steerer: Steerer
 
-    def _check_dim(self, dim: int) -> None:
+    def _checked(self, descriptions0: Tensor, descriptions1: Tensor) -> Pair:
+        pair, dim = super()._checked(descriptions0, descriptions1), descriptions0.shape[1]
         if dim != self.steerer.dim:
             raise ValueError(f"descriptions have length {dim}, but the steerer acts on length {self.steerer.dim}")
+        return pair
 
 
 def _with_rotations(assignment: Assignment, similarity: Similarity) -> Assignment:
-    """With the rotation of every match, and that of the images; the kernels say the first already, and often both."""
+    """With the rotations that the similarity knows; the kernels say those of the matches already, and often of all."""
     if assignment.angle is not None:
         return assignment
-    if assignment.angles is not None and len(assignment):
-        return replace(assignment, angle=circular_mode(assignment.angles, assignment.scores))
-    angles = similarity.rotations(*assignment.indices.unbind(dim=1)) if len(assignment) else None
-    return _with_angles(assignment, angles)
+    if assignment.angles is not None:
+        return _with_angles(assignment, assignment.angles)
+    angles = similarity.rotations(*assignment.indices.unbind(dim=1))
+    return assignment if angles is None else _with_angles(assignment, wrapped(angles))
 
 
-def _with_angles(assignment: Assignment, angles: Tensor | None) -> Assignment:
+def _with_angles(assignment: Assignment, angles: Tensor) -> Assignment:
     """With the rotation of every match, and that of the images, where most agree."""
-    if angles is None or not len(assignment):
-        return replace(assignment, angles=assignment.scores.new_zeros(0, dtype=torch.float64))
-    angles = torch.remainder(angles.double() + math.pi, 2 * math.pi) - math.pi
-    return replace(assignment, angle=circular_mode(angles, assignment.scores), angles=angles)
+    angle = circular_mode(angles, assignment.scores) if len(assignment) else None
+    return replace(assignment, angle=angle, angles=angles)
 
 
 def _check_descriptions(descriptions0: Tensor, descriptions1: Tensor) -> None:
@@ -203,8 +200,8 @@ class DualSoftmax(SoftmaxStrategy):
 
     name = "dual-softmax"
 
-    def _match_all(self, pairs: Sequence[Pair]) -> list[Assignment]:
-        return self._assign([Cosine(*pair) for pair in pairs])
+    def _similarity(self, descriptions0: Tensor, descriptions1: Tensor) -> Similarity:
+        return Cosine(descriptions0, descriptions1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,12 +231,9 @@ class MutualNearest(Strategy):
             raise ValueError(f"tile must be at least 1, got {self.tile}")
 
     def _match_all(self, pairs: Sequence[Pair]) -> list[Assignment]:
-        return [self._nearest(*pair) for pair in pairs]
-
-    def _nearest(self, descriptions0: Tensor, descriptions1: Tensor) -> Assignment:
-        similarity = Cosine(descriptions0, descriptions1)
-        similarity.check()
-        return mutual_nearest(similarity, threshold=self.threshold, ratio=self.ratio, tile=self.tile)
+        return [
+            mutual_nearest(Cosine(*pair), threshold=self.threshold, ratio=self.ratio, tile=self.tile) for pair in pairs
+        ]
 
 
 # What no rotation changes ---------------------------------------------------------------------------------------------
@@ -258,16 +252,15 @@ class Invariant(SteererStrategy):
         if representation is None:
             projection = self.steerer.invariant_projector()
         else:
-            identity = torch.eye(self.steerer.dim, dtype=torch.float64)
-            projection = self.steerer.to_blocks(identity.to(next(self.steerer.buffers()).device)).mT.cpu()[
-                representation.coordinates()[0] == 0
-            ]
+            device = next(self.steerer.buffers()).device
+            blocks = self.steerer.to_blocks(torch.eye(self.steerer.dim, dtype=torch.float64, device=device)).mT.cpu()
+            projection = blocks[representation.coordinates()[0] == 0]
         if len(projection) == 0 or float(projection.norm()) < 1e-6:
             raise ValueError("invariant needs frequency 0, and this steerer has none: its invariant subspace is zero")
         object.__setattr__(self, "projection", projection)
 
-    def _match_all(self, pairs: Sequence[Pair]) -> list[Assignment]:
-        return self._assign([Cosine(self._projected(first), self._projected(second)) for first, second in pairs])
+    def _similarity(self, descriptions0: Tensor, descriptions1: Tensor) -> Similarity:
+        return Cosine(self._projected(descriptions0), self._projected(descriptions1))
 
     def _projected(self, descriptions: Tensor) -> Tensor:
         return as_float(descriptions) @ self.projection.to(as_float(descriptions)).mT
@@ -278,7 +271,8 @@ class Invariant(SteererStrategy):
 
 @dataclass(frozen=True, kw_only=True)
 class OverRotations(SteererStrategy):
-    """What strategies that try the rotations of C_order share.
+    """What strategies that try the rotations of C_order share; these are alternatives, unless ``maximum`` says that
+    each pair of descriptions is compared at its best one.
 
     Attributes:
         order: how many rotations are tried.
@@ -286,6 +280,7 @@ class OverRotations(SteererStrategy):
             and that of the images is where most of those agree. A fixed SO(2) steerer can tell.
     """
 
+    maximum: ClassVar[bool] = False
     order: Order = "default"
     refine: bool = True
 
@@ -311,15 +306,19 @@ class OverRotations(SteererStrategy):
         assert isinstance(self.order, int)
         return self.order
 
+    def _similarity(self, descriptions0: Tensor, descriptions1: Tensor) -> Similarity:
+        kind = Steered if self.steerer.representation is None else Rotated
+        return kind(descriptions0, descriptions1, self.steerer, self._order, maximum=self.maximum)
+
     def _match_all(self, pairs: Sequence[Pair]) -> list[Assignment]:
         found = self._try_rotations(pairs)
         if not self.refine or self.order is None or not is_refinable(self.steerer):
             return found
         return [self._refined(*pair, assignment) for pair, assignment in zip(pairs, found, strict=True)]
 
-    @abstractmethod
     def _try_rotations(self, pairs: Sequence[Pair]) -> list[Assignment]:
         """Match each of some pairs, with the tried rotation of every match or of all."""
+        return super()._match_all(pairs)
 
     def _refined(self, descriptions0: Tensor, descriptions1: Tensor, assignment: Assignment) -> Assignment:
         if assignment.angle is None:
@@ -328,13 +327,7 @@ class OverRotations(SteererStrategy):
         if tried is None:
             tried = torch.full_like(i, assignment.angle, dtype=torch.float64)
         angles = refine_rotations(descriptions0[i], descriptions1[j], tried, self.steerer, self._order)
-        return _with_angles(assignment, angles)
-
-    def _similarity(self, descriptions0: Tensor, descriptions1: Tensor, *, maximum: bool) -> Similarity:
-        if self.steerer.representation is not None:
-            harmonics = Harmonics(descriptions0, descriptions1, self.steerer, self._order)
-            return Rotated(harmonics, self._order, maximum=maximum)
-        return Steered(descriptions0, descriptions1, self.steerer, Group(self._order).angles(), maximum=maximum)
+        return _with_angles(assignment, wrapped(angles))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,8 +337,9 @@ class MaxMatches(OverRotations):
     name = "max-matches"
 
     def _try_rotations(self, pairs: Sequence[Pair]) -> list[Assignment]:
-        best = solve([self._similarity(*pair, maximum=False) for pair in pairs], self.options).best()
-        return [replace(found, angle=_angles(self._order)[step] if len(found) else None) for step, found in best]
+        best = solve([self._similarity(*pair) for pair in pairs], self.options).best()
+        step = 2 * math.pi / self._order
+        return [replace(found, angle=number * step if len(found) else None) for number, found in best]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,6 +350,7 @@ class MaxSimilarity(OverRotations):
     """
 
     name = "max-similarity"
+    maximum = True
 
     def _resolve_order(self) -> int | None:
         if self.order is not None:
@@ -369,13 +364,10 @@ class MaxSimilarity(OverRotations):
             raise ValueError("order=None needs a fixed SO(2) steerer; for a learned one give an order, such as 8")
         return None
 
-    def _try_rotations(self, pairs: Sequence[Pair]) -> list[Assignment]:
-        return self._assign_with_rotations([self._similarity(*pair, maximum=True) for pair in pairs])
-
-    def _similarity(self, descriptions0: Tensor, descriptions1: Tensor, *, maximum: bool) -> Similarity:
+    def _similarity(self, descriptions0: Tensor, descriptions1: Tensor) -> Similarity:
         if self.order is None:
-            return Continuous(Harmonics(descriptions0, descriptions1, self.steerer, None))
-        return super()._similarity(descriptions0, descriptions1, maximum=maximum)
+            return Continuous(descriptions0, descriptions1, self.steerer)
+        return super()._similarity(descriptions0, descriptions1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,7 +391,7 @@ class Subset(MaxMatches):
         parts = [k for k, pair in enumerate(pairs) if drawn[k][0] is not pair[0] or drawn[k][1] is not pair[1]]
         few = [k for k in range(len(pairs)) if k not in parts]
         found = dict(zip(few, super()._try_rotations([pairs[k] for k in few]), strict=True))
-        rotations = solve([self._similarity(*drawn[k], maximum=False) for k in parts], self.options).counts()
+        rotations = solve([self._similarity(*drawn[k]) for k in parts], self.options).counts()
         members: dict[int, list[int]] = {}  # pairs by their rotation
         for k, (step, count) in zip(parts, rotations, strict=True):
             if count:
@@ -419,38 +411,29 @@ class Subset(MaxMatches):
 
     def _draw(self, descriptions0: Tensor, descriptions1: Tensor) -> Pair:
         """Random subsets of a pair's descriptions, or those themselves where they are few."""
-        device, lengths = str(descriptions0.device), (len(descriptions0), len(descriptions1))
+        device, lengths = descriptions0.device, (len(descriptions0), len(descriptions1))
         if isinstance(self.seed, torch.Generator):
-            drawn = [_drawn(self.seed, n, self.subset_size) for n in lengths]
+            index0, index1 = _drawn(self.seed, lengths, self.subset_size, device)
         else:
-            drawn = _kept_draw(self.seed, lengths, self.subset_size, device)
-        subset0, subset1 = (
-            d if index is None else d[index.to(d.device)]
-            for d, index in zip((descriptions0, descriptions1), drawn, strict=True)
-        )
-        return subset0, subset1
+            index0, index1 = _kept_draw(self.seed, lengths, self.subset_size, device)
+        subset0 = descriptions0 if index0 is None else descriptions0[index0]
+        return subset0, descriptions1 if index1 is None else descriptions1[index1]
 
 
-@lru_cache(maxsize=64)
-def _angles(order: int) -> list[float]:
-    """The rotations of C_order."""
-    angles: list[float] = Group(order).angles().tolist()
-    return angles
-
-
-def _drawn(generator: torch.Generator, length: int, size: int) -> Tensor | None:
-    """Which of ``length`` descriptions are drawn, or ``None`` for all."""
-    if length <= size:
-        return None
-    return torch.randperm(length, generator=generator, device=generator.device)[:size]
+def _drawn(
+    generator: torch.Generator, lengths: tuple[int, int], size: int, device: torch.device
+) -> list[Tensor | None]:
+    """Which of so many descriptions of each image are drawn, or ``None`` for all."""
+    return [
+        None if n <= size else torch.randperm(n, generator=generator, device=generator.device)[:size].to(device)
+        for n in lengths
+    ]
 
 
 @lru_cache(maxsize=16)
-def _kept_draw(seed: int, lengths: tuple[int, int], size: int, device: str) -> list[Tensor | None]:
+def _kept_draw(seed: int, lengths: tuple[int, int], size: int, device: torch.device) -> list[Tensor | None]:
     """Numbers of a seed, drawn once: on a GPU drawing would take longer than matching."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = [_drawn(generator, length, size) for length in lengths]
-    return [None if index is None else index.to(device) for index in drawn]
+    return _drawn(torch.Generator().manual_seed(seed), lengths, size, device)
 
 
 # Frequency 1, in closed form ------------------------------------------------------------------------------------------
@@ -470,9 +453,6 @@ class Frequency1(SteererStrategy):
                 f"{representation.group}. For other fixed SO(2) steerers, max-similarity with order=None is exact"
             )
 
-    def _harmonics(self, descriptions0: Tensor, descriptions1: Tensor) -> Harmonics:
-        return Harmonics(descriptions0, descriptions1, self.steerer, self.steerer.group.order)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Procrustes(Frequency1):
@@ -480,8 +460,8 @@ class Procrustes(Frequency1):
 
     name = "procrustes"
 
-    def _match_all(self, pairs: Sequence[Pair]) -> list[Assignment]:
-        return self._assign_with_rotations([Continuous(self._harmonics(*pair)) for pair in pairs])
+    def _similarity(self, descriptions0: Tensor, descriptions1: Tensor) -> Similarity:
+        return Continuous(descriptions0, descriptions1, self.steerer, self.steerer.group.order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -504,14 +484,9 @@ class PrototypeProcrustes(Frequency1):
         if self.prototype is not None and not bool(torch.isfinite(self.prototype).all() and self.prototype.any()):
             raise ValueError("prototype must be finite and not all zero")
 
-    def _match_all(self, pairs: Sequence[Pair]) -> list[Assignment]:
-        aligned = [(self._aligned(first), self._aligned(second)) for first, second in pairs]
-        assignments = self._assign([Aligned(first, second) for (first, _), (second, _) in aligned])
-        found = []
-        for assignment, ((_, rotations0), (_, rotations1)) in zip(assignments, aligned, strict=True):
-            i, j = assignment.indices.unbind(dim=1)
-            found.append(_with_angles(assignment, rotations0[i] - rotations1[j]))
-        return found
+    def _similarity(self, descriptions0: Tensor, descriptions1: Tensor) -> Similarity:
+        (aligned0, angles0), (aligned1, angles1) = self._aligned(descriptions0), self._aligned(descriptions1)
+        return Aligned(aligned0, aligned1, angles0, angles1)
 
     def _aligned(self, descriptions: Tensor) -> tuple[Tensor, Tensor]:
         """Unit descriptions rotated to the prototype, (N, D) in the steerer's blocks, and the rotations, (N,).

@@ -16,8 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import helpers
-from steerers.accel.matching import batching, dispatch, results, solver
-from steerers.accel.matching.solver import Task, launch
+from matching import reference
+from matching.reference import assert_identical
+from steerers.accel import matching as fused
+from steerers.accel.matching import results, solver
+from steerers.accel.matching.solver import launch
 from steerers.matching.assignment import Assignment, Options
 from steerers.matching.similarity import Cosine
 from steerers.matching.strategies import SoftmaxStrategy, make_strategy, solve
@@ -27,7 +30,7 @@ from steerers.steering.steerer import Steerer
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
 kernels = pytest.mark.skipif(not INTERPRETED and DEVICE.type == "cpu", reason="needs a GPU or Triton's interpreter")
-SMALL = batching.TileConfig(16, 16, 16, 4, 2)
+SMALL = solver.TileConfig(16, 16, 16, 4, 2)
 
 
 def test_interpreted(interpret: Callable[[], None]) -> None:
@@ -38,8 +41,8 @@ def test_interpreted(interpret: Callable[[], None]) -> None:
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that few descriptions have several tiles, in few programs; on a GPU they are what they are."""
     if INTERPRETED:
-        tiles = {key: replace(SMALL, keep=config.keep) for key, config in batching.HOPPER.items()}
-        monkeypatch.setattr(batching, "HOPPER", tiles)
+        tiles = {key: replace(SMALL, keep=config.keep) for key, config in solver.HOPPER.items()}
+        monkeypatch.setattr(solver, "HOPPER", tiles)
         monkeypatch.setattr(solver, "PREPARED_AT_ONCE", 32)
 
 
@@ -56,34 +59,10 @@ def pair(n: int, m: int, steerer: Steerer, angle: float = 0.0, seed: int = 0) ->
     return first.to(DEVICE), second.to(DEVICE)
 
 
-def by_row(assignment: Assignment) -> tuple[list[tuple[int, int]], Tensor, Tensor | None]:
-    """Indices, scores and rotations in the order of rows: equal scores may come in any."""
-    order = assignment.indices[:, 0].argsort()
-    indices = [(i, j) for i, j in assignment.indices[order].tolist()]
-    return indices, assignment.scores[order], None if assignment.angles is None else assignment.angles[order]
-
-
 def assert_same(actual: Assignment, expected: Assignment, *, scores: float = 1e-4, rotations: float = 1e-5) -> None:
-    assert bool((actual.scores.diff() <= 0).all())
-    (indices, score, angles), (true_indices, true_score, true_angles) = by_row(actual), by_row(expected)
-    assert indices == true_indices
-    torch.testing.assert_close(score, true_score, atol=scores, rtol=0)
-    assert (actual.angle is None) == (expected.angle is None)
-    if actual.angle is not None and expected.angle is not None:
-        assert math.remainder(actual.angle - expected.angle, 2 * math.pi) == pytest.approx(0, abs=rotations)
-    assert (angles is None) == (true_angles is None)
-    if angles is not None and true_angles is not None:
-        apart = torch.remainder(angles - true_angles + math.pi, 2 * math.pi) - math.pi
-        assert float(apart.abs().amax() if len(apart) else 0.0) < rotations
-        assert bool(((angles >= -math.pi) & (angles < math.pi)).all())
-
-
-def assert_bit_equal(actual: Assignment, expected: Assignment) -> None:
-    assert torch.equal(actual.indices, expected.indices)
-    assert torch.equal(actual.scores, expected.scores)
-    assert actual.angle == expected.angle
-    if actual.angles is not None and expected.angles is not None:
-        assert torch.equal(actual.angles, expected.angles)
+    reference.assert_same(actual, expected, atol=scores, angle_atol=rotations, pair_atol=rotations)
+    if actual.angles is not None:
+        assert bool(((actual.angles >= -math.pi) & (actual.angles < math.pi)).all())
 
 
 def by(strategy: SoftmaxStrategy, **options: object) -> SoftmaxStrategy:
@@ -186,7 +165,7 @@ def test_float64_stays_exact() -> None:
     with pytest.raises(ValueError, match="have float32, and the descriptions float64"):
         make_strategy("dual-softmax", precision="exact", kernels="fused").match(first, second)
     exact = make_strategy("dual-softmax", precision="exact")
-    assert_bit_equal(exact.match(first, second), by(exact, kernels="tiled").match(first, second))
+    assert_identical(exact.match(first, second), by(exact, kernels="tiled").match(first, second))
 
 
 @kernels
@@ -199,7 +178,7 @@ def test_strides() -> None:
     wide[::2, 1::2] = first
     rotated = second.mT.contiguous().mT
     assert (wide[::2, 1::2].stride(), rotated.stride()) == ((160, 2), (1, 35))
-    assert_bit_equal(strategy.match(wide[::2, 1::2], rotated), expected)
+    assert_identical(strategy.match(wide[::2, 1::2], rotated), expected)
 
 
 @kernels
@@ -238,10 +217,10 @@ def test_of_equal_ones_the_first(precision: str) -> None:
     """In the same tile and in others."""
     unit = F.normalize(randn(8, 20), dim=1).to(DEVICE)
     first, second = unit[[0, 1, 2, 0, 3, *[4] * 40, 0]], unit[[5, 0, 1, 1, 2, *[6] * 40, 2, 1, 0]]
-    strategy = make_strategy("dual-softmax", kernels="fused", precision=precision)
-    found_pairs = {(i, j) for i, j in strategy.match(first, second).indices.tolist()}
-    assert {(0, 1), (1, 2), (2, 4)} <= found_pairs
-    assert found_pairs == set(by_row(by(strategy, kernels="tiled").match(first, second))[0])
+    strategy = make_strategy("dual-softmax", precision=precision)
+    found, tiled = (sorted(a.indices.tolist()) for a in both(strategy, first, second))
+    assert found[:3] == [[0, 1], [1, 2], [2, 4]]
+    assert found == tiled
 
 
 @kernels
@@ -266,7 +245,7 @@ def test_always_the_same() -> None:
     steerer = Steerer.freq1(40)
     first, second = pair(23, 20, steerer, 1.0)
     strategy = by(named("procrustes", steerer, None), kernels="fused")
-    assert_bit_equal(strategy.match(first, second), strategy.match(first, second))
+    assert_identical(strategy.match(first, second), strategy.match(first, second))
 
 
 # Batches, chunks, order -----------------------------------------------------------------------------------------------
@@ -280,7 +259,7 @@ def test_batches(name: str, order: int | None) -> None:
     strategy = by(named(name, steerer, order), kernels="fused")
     together = strategy.match_batch([first for first, _ in pairs], [second for _, second in pairs])
     for (first, second), actual in zip(pairs, together, strict=True):
-        assert_bit_equal(actual, strategy.match(first, second))
+        assert_identical(actual, strategy.match(first, second))
 
 
 @kernels
@@ -291,25 +270,23 @@ def test_padded_batches() -> None:
     strategy = make_strategy("dual-softmax", kernels="fused")
     together = strategy.match_batch(first, second, lengths0, lengths1)
     for k, actual in enumerate(together):
-        assert_bit_equal(actual, strategy.match(first[k, : lengths0[k]], second[k, : lengths1[k]]))
+        assert_identical(actual, strategy.match(first[k, : lengths0[k]], second[k, : lengths1[k]]))
     assert len(together[0]) >= 5
 
 
 @kernels
 @pytest.mark.parametrize(("name", "order"), [("max-similarity", 4), ("max-matches", 4), ("procrustes", None)])
 def test_a_small_budget_changes_nothing(name: str, order: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One alternative after the other, and rows in chunks; on a GPU too, where tiles are larger."""
     steerer = Steerer.freq1(40)
     first, second = pair(20, 10, steerer, math.pi / 2)
-    strategy: object = named(name, steerer, order)
-    similarity = strategy._similarity(first, second, maximum=name != "max-matches") if order else None  # type: ignore[attr-defined]
-    if similarity is None:
-        from steerers.matching.extrema import Continuous
-
-        similarity = Continuous(strategy._harmonics(first, second))  # type: ignore[attr-defined]
-    operands = dispatch.operands(similarity)
-    whole, parts = (
-        launch([operands], Task(config=SMALL, budget=budget)).assignments()[0] for budget in (1 << 30, 5000)
-    )
+    similarity = named(name, steerer, order)._similarity(first, second)
+    options = Options(kernels="fused", graphs=False)
+    monkeypatch.setattr(solver, "config_for", lambda plan, *_: solver.fitting(SMALL, plan))
+    (whole,) = solve([similarity], options).assignments()
+    monkeypatch.setattr(solver, "BUDGET", 5000)
+    monkeypatch.setattr(solver, "LEAST_BUDGET", 5000)
+    (parts,) = solve([similarity], options).assignments()
     for actual, expected in zip(parts, whole, strict=True):
         assert_same(actual, expected, scores=1e-6)
 
@@ -323,10 +300,14 @@ def test_sorting_many_is_counting_few(name: str, order: int | None, monkeypatch:
     strategy = by(named(name, steerer, order, threshold=0.0), kernels="fused")
     counted = strategy.match(first, second)
     monkeypatch.setattr(results, "MOST_COMPARED", 0)
-    assert_bit_equal(counted, strategy.match(first, second))
+    assert_identical(counted, strategy.match(first, second))
 
 
 # Recordings -----------------------------------------------------------------------------------------------------------
+
+
+def replayed(self: fused.Fused, *, ordered: bool) -> results.Results:
+    return fused._replayed(self.operands[0], self.options, ordered=ordered)
 
 
 @kernels
@@ -337,15 +318,12 @@ def test_recordings_find_the_same(name: str, order: int | None, monkeypatch: pyt
     strategy = by(named(name, steerer, order), kernels="fused", graphs=False)
     expected = [strategy.match(*each) for each in pairs]
 
-    def replayed(self: dispatch.Fused, *, ordered: bool) -> results.Results:
-        return dispatch._replayed(self.operands[0], Task(self.options, ordered))
-
     if INTERPRETED:  # nothing is recorded there, but it takes the same way
-        monkeypatch.setattr(dispatch.Fused, "_launch", replayed)
+        monkeypatch.setattr(fused.Fused, "_launch", replayed)
     recorded = by(strategy, graphs=True)
     for each, plain in zip(pairs, expected, strict=True):
-        assert_bit_equal(recorded.match(*each), plain)
-    dispatch.forget_recordings()
+        assert_identical(recorded.match(*each), plain)
+    fused.forget_recordings()
 
 
 @kernels
@@ -361,11 +339,11 @@ def test_a_recording_that_fails_is_no_failure(monkeypatch: pytest.MonkeyPatch) -
             pass
 
     failing = Failing()
-    monkeypatch.setattr(dispatch, "_recordings", lambda: failing)
+    monkeypatch.setattr(fused, "_recordings", failing)
     first, second = pair(18, 17, Steerer.spread(20))
-    operands = dispatch.operands(Cosine(first, second))
+    operands = fused.operands(Cosine(first, second))
     assert operands is not None
     with pytest.warns(RuntimeWarning, match=r"launched step by step from here on: operation not permitted"):
-        actual = dispatch._replayed(operands, Task()).assignments()[0][0]
+        actual = fused._replayed(operands, Options(), ordered=True).assignments()[0][0]
     assert failing.capacity == 0
-    assert_bit_equal(actual, launch([operands], Task()).assignments()[0][0])
+    assert_identical(actual, launch([operands], Options()).assignments()[0][0])

@@ -5,7 +5,6 @@ The interpreter is chosen when Triton is first imported, so that these run in a 
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 from collections.abc import Callable
@@ -16,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from helpers import assert_near, randn
-from steerers.accel.networks import conv_kernels, layers
+from steerers.accel.networks import layers
 
+conv_kernels = pytest.importorskip("steerers.accel.networks.conv_kernels", reason="needs Triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ROWS = [  # height, programs, and how many rows each does on 132 processors
     (1, 1, 8),  # the fewest
@@ -54,8 +54,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_separable(shape: tuple[int, int, int, int], groups: int, residual: bool, dtype: torch.dtype) -> None:
-    from steerers.accel.networks import conv_kernels
-
     channels = shape[1]
     x, depth = maps(*shape, dtype=dtype), randn(25, channels, seed=1, dtype=torch.float32) / 5
     bias, point = randn(channels, seed=2, dtype=dtype), randn(channels, channels, seed=3, dtype=dtype) / channels**0.5
@@ -69,8 +67,6 @@ def test_separable(shape: tuple[int, int, int, int], groups: int, residual: bool
 @interpreted
 @pytest.mark.usefixtures("short")
 def test_depthwise() -> None:
-    from steerers.accel.networks import conv_kernels
-
     x, depth, bias = maps(1, 64, 4, 3), randn(25, 64, seed=1, dtype=torch.float32), randn(64, dtype=torch.float32)
     expected = F.conv2d(x, depth.mT.reshape(64, 1, 5, 5), bias, padding=2, groups=64).relu()
     assert_near(conv_kernels.depthwise_relu(x, depth, bias, conv_kernels.Plan(2, 32)), expected, 2e-5)
@@ -81,14 +77,9 @@ def test_depthwise() -> None:
 @pytest.mark.parametrize("added", [False, True])
 @pytest.mark.parametrize("shape", [(2, 16, 7, 70), (1, 32, 5, 33), (1, 16, 1, 1)])
 def test_dense(shape: tuple[int, int, int, int], added: bool) -> None:
-    from steerers.accel.networks import conv_kernels
-
     channels = shape[1]
-    x, weight, bias = (
-        maps(*shape),
-        maps(channels, channels, 3, 3, seed=1) / channels,
-        randn(channels, dtype=torch.float32),
-    )
+    x, bias = maps(*shape), randn(channels, dtype=torch.float32)
+    weight = maps(channels, channels, 3, 3, seed=1) / channels
     other = maps(*shape, seed=2) if added else None
     convolved = F.conv2d(x, weight, bias, padding=1)
     actual = conv_kernels.conv3_relu(x, weight, bias, other, tile=32)
@@ -100,8 +91,6 @@ def test_dense(shape: tuple[int, int, int, int], added: bool) -> None:
 @pytest.mark.parametrize("name", ["separable", "depthwise", "dense", "added", "stem"])
 def test_nan_stays_nan(name: str) -> None:
     """Of a ReLU too: what is not finite must show in what comes out, or no one would know."""
-    from steerers.accel.networks import conv_kernels
-
     x = maps(1, 16, 6, 9)
     x[0, 3, 2, 4] = math.nan
     bias, clean = randn(16, dtype=torch.float32), maps(1, 16, 6, 9)
@@ -133,8 +122,6 @@ def test_nan_stays_nan(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("side", [1, 3])
 def test_weigh(side: int, dtype: torch.dtype) -> None:
-    from steerers.accel.networks import conv_kernels
-
     x, weight, bias = maps(2, 16, 7, 21, dtype=dtype), randn(1, 16, side, side, dtype=dtype), randn(1, dtype=dtype)
     actual = conv_kernels.conv_to_logit(x, weight, bias)
     assert actual.dtype == torch.float32
@@ -144,8 +131,6 @@ def test_weigh(side: int, dtype: torch.dtype) -> None:
 @interpreted
 @pytest.mark.parametrize("contiguous", [True, False])
 def test_stem(contiguous: bool) -> None:
-    from steerers.accel.networks import conv_kernels
-
     images = randn(2, 3, 9, 14, dtype=torch.float32)
     weight, bias = randn(16, 3, 3, 3, dtype=torch.float32), randn(16, dtype=torch.float32)
     if not contiguous:
@@ -163,9 +148,6 @@ def test_trying_out() -> None:
     try_out(torch.device("cpu"))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 @pytest.mark.parametrize(("height", "programs", "rows"), ROWS)
 def test_rows(height: int, programs: int, rows: int) -> None:
-    from steerers.accel.networks import conv_kernels
-
     assert conv_kernels._rows(height, programs, 132, halo=4) == rows

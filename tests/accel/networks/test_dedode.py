@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -104,22 +104,19 @@ def cosine(actual: Tensor, expected: Tensor) -> float:
 # The same outputs -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("height", "width"), SIZES)
-def test_descriptions(descriptor: DedodeDescriptor, fast: FastDedodeDescriptor, height: int, width: int) -> None:
-    image, keypoints = picture(height, width), everywhere(height, width)
+@given(st.tuples(st.integers(8, 40), st.integers(8, 40)), st.integers(0, 1000))
+@example((64, 72), 0)
+@example((61, 83), 0)
+@example((8, 9), 0)  # the smallest
+@settings(max_examples=8)
+def test_descriptions(
+    descriptor: DedodeDescriptor, fast: FastDedodeDescriptor, size: tuple[int, int], seed: int
+) -> None:
+    image, keypoints = picture(*size, seed), everywhere(*size, seed=seed)
     actual = describe_image(fast, image, keypoints)
     assert actual.dtype == torch.float32
     assert not actual.is_inference()
     assert_near(actual, describe_image(descriptor, image, keypoints), 1e-4)
-
-
-@given(st.tuples(st.integers(8, 40), st.integers(8, 40)), st.integers(0, 1000))
-@settings(max_examples=8)
-def test_descriptions_for_any_size(
-    descriptor: DedodeDescriptor, fast: FastDedodeDescriptor, size: tuple[int, int], seed: int
-) -> None:
-    image, keypoints = picture(*size, seed), everywhere(*size, seed=seed)
-    assert_near(describe_image(fast, image, keypoints), describe_image(descriptor, image, keypoints), 1e-4)
 
 
 @pytest.mark.parametrize(("height", "width"), [(56, 70), (45, 33)])

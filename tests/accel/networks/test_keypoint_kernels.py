@@ -17,12 +17,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers import assert_near, randn
-from steerers.accel.networks import layers
-from steerers.accel.networks.compact import FastCompact, _texture
-from steerers.accel.networks.inference import for_inference
-from steerers.accel.networks.keypoints import LevelFrame, LevelKeypoints, choose_in_cells, merge_scales
+from steerers.accel.networks import for_inference, layers
+from steerers.accel.networks.compact import (
+    FastCompact,
+    LevelFrame,
+    LevelKeypoints,
+    choose_in_cells,
+    merge_scales,
+)
 from steerers.models import compact
-from steerers.models.compact import CELL, FLATTEST, Compact, CompactConfig, Pyramid, textured, textured_cells
+from steerers.models.compact import FLATTEST, Compact, CompactConfig, Pyramid, textured, textured_cells
 from steerers.models.sampling import KeypointSampling, choose_keypoints
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -64,7 +68,7 @@ def test_extremes_are_those_of_texture(shape: tuple[int, int, int, int], rotated
 
     images = pictures(*shape)
     images = images.mT if rotated else images
-    extremes = keypoint_kernels.extremes(images, CELL)
+    extremes = keypoint_kernels.extremes(images)
     around = F.max_pool2d(extremes, 3, stride=1, padding=1).sum(dim=1)
     assert torch.equal(around >= FLATTEST, textured_cells(images, ceil=True))
 
@@ -109,7 +113,7 @@ def test_only_where_there_is_something_to_see(size: tuple[int, int], seed: int) 
     images, logits = pictures(2, 3, *size, seed=seed), randn(2, *size, seed=seed, dtype=torch.float32)
     options = KeypointSampling(coverage=False, nms_size=5)
     expected, _, real = choose_keypoints(logits, 50, textured(images), options)
-    xy, scores = choose_in_cells(logits, 50, None, options, _texture(images))
+    xy, scores = choose_in_cells(logits, 50, None, options, images)
     for image, number in enumerate(real.sum(dim=1).tolist()):
         assert torch.equal(ranked(xy[image], scores[image])[0], expected[image, :number])
 

@@ -14,13 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from helpers import assert_near, describe_image, detect_image, extract_image, randn
-from steerers.accel.networks import layers, upsample_sampling
-from steerers.accel.networks.compact import FastCompact
+from helpers import assert_near, describe_image, detect_image, randn
+from steerers.accel.networks import layers
 from steerers.accel.networks.dedode import FastDedodeDescriptor, FastDedodeDetector
 from steerers.models import dedode
-from steerers.models.compact import Compact, CompactConfig
 
+resampling_kernels = pytest.importorskip("steerers.accel.networks.resampling_kernels", reason="needs Triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="needs TRITON_INTERPRET=1 from the start")
 
@@ -38,8 +37,6 @@ def maps(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tens
     ("height", "width", "low", "narrow"), [(7, 10, 3, 5), (8, 8, 4, 4), (5, 1, 2, 1), (9, 6, 1, 1)]
 )
 def test_raising(height: int, width: int, low: int, narrow: int) -> None:
-    from steerers.accel.networks import resampling_kernels
-
     fine, above = maps(2, 16, height, width), maps(2, 16, low, narrow, seed=1)
     raised = F.interpolate(above, size=(height, width), mode="bilinear", align_corners=False)
     assert_near(resampling_kernels.upsample_add(fine, above), fine + raised, 1e-5)
@@ -55,8 +52,6 @@ def test_raising(height: int, width: int, low: int, narrow: int) -> None:
 @interpreted
 @pytest.mark.parametrize("size", [(8, 6), (7, 5), (2, 2), (3, 40)])
 def test_max_pool(size: tuple[int, int]) -> None:
-    from steerers.accel.networks import resampling_kernels
-
     x = maps(2, 32, *size)
     assert torch.equal(resampling_kernels.max_pool(x), F.max_pool2d(x, 2))
 
@@ -64,14 +59,12 @@ def test_max_pool(size: tuple[int, int]) -> None:
 @interpreted
 @pytest.mark.parametrize("channels", [16, 24, 80])
 def test_sampling(channels: int) -> None:
-    from steerers.accel.networks import resampling_kernels
-
     chain = ((21, 17), (10, 8), (5, 4))
     coarse, xy = maps(2, channels, 4, 5), 24 * torch.rand(2, 11, 2, generator=torch.Generator().manual_seed(0)) - 2
-    stencil = upsample_sampling.make_stencil((chain,), xy.device)
+    stencil = layers.make_stencil((chain,), xy.device)
     out = torch.full((2, 11, channels + 3), 7.0)
     resampling_kernels.sample_into(out, 2, coarse, xy, (21, 17), stencil.tables[0])
-    assert_near(out[..., 2:-1], upsample_sampling.sample(coarse, xy, (21, 17), stencil.tables[0]), 1e-5)
+    assert_near(out[..., 2:-1], layers._sample(coarse, xy, (21, 17), stencil.tables[0]), 1e-5)
     assert (out[..., :2] == 7).all()
     assert (out[..., -1] == 7).all()
 
@@ -79,8 +72,6 @@ def test_sampling(channels: int) -> None:
 @interpreted
 def test_nan_stays_nan() -> None:
     """Of a ReLU and of a maximum too: what is not finite must show in what comes out, or no one would know."""
-    from steerers.accel.networks import resampling_kernels
-
     fine, above = maps(1, 16, 6, 8), maps(1, 16, 3, 4, seed=1)
     fine[0, 3, 2, 5] = math.nan
     out = resampling_kernels.upsample_add(fine, above, relu=True)
@@ -95,7 +86,7 @@ def test_nan_stays_nan() -> None:
 
 @interpreted
 def test_a_whole_dedode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As :func:`test_a_whole_network`, with small decoders: detector and descriptor of the smallest image."""
+    """As a GPU would run it, but for cuDNN: what is passed to the kernels has the layout that they expect."""
     scales = {"8": (512, 64, 32), "4": (288, 128, 32), "2": (160, 32, 16), "1": (80, 16, 1)}
     monkeypatch.setattr(layers, "KEYPOINT_MULTIPLE", 8)
     monkeypatch.setitem(dedode._DETECTORS, "B", dedode._Architecture(1, 1, scales))
@@ -112,20 +103,3 @@ def test_a_whole_dedode(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_near(found.xy, expected.xy, 1e-4)
     assert_near(found.scores, expected.scores, 1e-4)
     assert_near(describe_image(fast_descriptor, image, expected), described, 1e-4)
-
-
-@interpreted
-def test_a_whole_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a GPU would run it, but for cuDNN: what is passed to the kernels has the layout that they expect."""
-    config = CompactConfig(channels=(16, 16, 32), blocks=(1, 1), dim=8, hidden=8)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        plain = Compact(config).eval()
-    image = torch.rand(3, 21, 30, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        keypoints, descriptions = extract_image(plain, image, num_keypoints=5)
-    monkeypatch.setattr(layers, "uses_kernels", lambda _: True)
-    found, described = extract_image(FastCompact(plain), image, num_keypoints=5)
-    assert len(found) == 5
-    assert_near(found.xy, keypoints.xy, 1e-4)
-    assert_near(described, descriptions, 1e-4)

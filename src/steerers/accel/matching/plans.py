@@ -16,7 +16,6 @@ products of rows and columns become a score is the plan's mode:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, wraps
@@ -26,6 +25,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from steerers.matching.similarity import wrapped
 from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
 
@@ -68,8 +68,7 @@ class Plan:
 
     Attributes:
         groups: of rows that one score is the maximum over.
-        alternatives: how many problems the rows hold, each of ``groups`` groups.
-        even: number K of even coordinates, padded; ``odd`` likewise. ``modulus`` has no odd ones.
+        even: number K of even coordinates, padded.
         rotations: (T,) the rotations in radians that a score may be reached at; empty if the mode has none.
         frequency: for ``modulus``, what divides the angle of the complex product.
     """
@@ -78,17 +77,24 @@ class Plan:
     rows: Terms
     cols: Terms
     groups: int
-    alternatives: int
     even: int
-    odd: int
     rotations: tuple[float, ...] = ()
     frequency: int = 1
 
     @cached_property
+    def odd(self) -> int:
+        """Number of odd coordinates, padded; ``modulus`` has none."""
+        return self.rows.width - self.even
+
+    @cached_property
+    def alternatives(self) -> int:
+        """How many problems the rows hold, each of ``groups`` groups."""
+        return self.rows.groups // self.groups
+
+    @cached_property
     def angles(self) -> Tensor:
         """(T,) float64: the rotations in [-pi, pi), on the device of the plan."""
-        angles = torch.remainder(torch.tensor(self.rotations, dtype=torch.float64) + math.pi, 2 * math.pi) - math.pi
-        return angles.to(self.rows.index.device)
+        return wrapped(torch.tensor(self.rotations, dtype=torch.float64)).to(self.rows.index.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +115,7 @@ def cosine_plan(dim: int, device: torch.device) -> Plan:
     """The plain cosine of descriptions of length ``dim``."""
     terms = _terms([torch.eye(dim, dtype=torch.float64)], [list(range(dim))], device)
     assert terms is not None
-    return Plan("maximum", terms, terms, 1, 1, terms.width, 0)
+    return Plan("maximum", terms, terms, 1, terms.width)
 
 
 def _once(make: Callable[[Steerer, *Key], Plan | None]) -> Callable[[Steerer, *Key], Plan | None]:
@@ -127,22 +133,31 @@ def _once(make: Callable[[Steerer, *Key], Plan | None]) -> Callable[[Steerer, *K
 
 
 @_once
-def maximum_plan(steerer: Steerer, order: int, device: torch.device) -> Plan | None:
-    """The largest cosine after the rotations of C_order by a fixed steerer."""
-    return _rotated(steerer, order, device, maximum=True)
-
-
-@_once
-def alternatives_plan(steerer: Steerer, order: int, device: torch.device) -> Plan | None:
-    """The cosines after each rotation of C_order by a fixed steerer, as alternatives."""
-    return _rotated(steerer, order, device, maximum=False)
+def rotated_plan(steerer: Steerer, order: int, maximum: bool, device: torch.device) -> Plan | None:
+    """The cosines after each rotation of C_order by a fixed steerer: the largest, or all as alternatives."""
+    angles = Group(order).angles()
+    matrices = [steerer.matrix(float(angle)).detach().double().cpu() for angle in angles]
+    rotations = tuple(angles.tolist())
+    paired = maximum and order % 2 == 0
+    split = _halves(matrices[order // 2]) if paired else None
+    if paired and split is None:
+        return None
+    basis, parts = split or (torch.eye(steerer.dim, dtype=torch.float64), [list(range(steerer.dim))])
+    tried = matrices[: order // 2] if paired else matrices
+    rows = _terms([basis @ matrix for matrix in tried], parts, device)
+    cols = _terms([basis], parts, device)
+    if rows is None or cols is None:
+        return None
+    if paired:
+        return Plan("paired", rows, cols, len(tried), _padded(len(parts[0])), rotations)
+    return Plan("maximum", rows, cols, order if maximum else 1, rows.width, rotations if maximum else ())
 
 
 @_once
 def rotation_plan(steerer: Steerer, order: int, step: int, device: torch.device) -> Plan | None:
     """The cosine after ``step`` times the smallest rotation of C_order."""
-    plan = alternatives_plan(steerer, order, device)
-    return None if plan is None else replace(plan, rows=plan.rows.select(step, step + 1), alternatives=1)
+    plan = rotated_plan(steerer, order, False, device)
+    return None if plan is None else replace(plan, rows=plan.rows.select(step, step + 1))
 
 
 @_once
@@ -157,37 +172,12 @@ def modulus_plan(steerer: Steerer, order: int | None, device: torch.device) -> P
         return None
     in_phase, quadrature = _complex(representation)
     blocks = steerer.to_blocks(torch.eye(steerer.dim, dtype=torch.float64, device=steerer.generator().device)).mT.cpu()
-    everything = [list(range(steerer.dim))]
-    rows = _terms([in_phase @ blocks], everything, device)
-    cols = _terms(
-        [torch.cat([in_phase, quadrature]) @ blocks],
-        [everything[0], [k + steerer.dim for k in everything[0]]],
-        device,
-    )
+    whole = list(range(steerer.dim))
+    rows = _terms([in_phase @ blocks], [whole], device)
+    cols = _terms([torch.cat([in_phase, quadrature]) @ blocks], [whole, [k + steerer.dim for k in whole]], device)
     if rows is None or cols is None:
         return None
-    return Plan("modulus", rows, cols, 1, 1, rows.width, 0, (), frequencies[0])
-
-
-def _rotated(steerer: Steerer, order: int, device: torch.device, *, maximum: bool) -> Plan | None:
-    angles = Group(order).angles()
-    matrices = [steerer.matrix(float(angle)).detach().double().cpu() for angle in angles]
-    rotations = tuple(angles.tolist())
-    identity = torch.eye(steerer.dim, dtype=torch.float64)
-    paired = maximum and order % 2 == 0
-    split = _halves(matrices[order // 2]) if paired else None
-    if paired and split is None:
-        return None
-    basis, parts = split or (identity, [list(range(steerer.dim))])
-    tried = matrices[: order // 2] if paired else matrices
-    rows = _terms([basis @ matrix for matrix in tried], parts, device)
-    cols = _terms([basis], parts, device)
-    if rows is None or cols is None:
-        return None
-    if paired:
-        return Plan("paired", rows, cols, len(tried), 1, _padded(len(parts[0])), _padded(len(parts[1])), rotations)
-    groups, alternatives = (order, 1) if maximum else (1, order)
-    return Plan("maximum", rows, cols, groups, alternatives, rows.width, 0, rotations if maximum else ())
+    return Plan("modulus", rows, cols, 1, rows.width, frequency=frequencies[0])
 
 
 def _halves(half_turn: Tensor) -> tuple[Tensor, list[list[int]]] | None:

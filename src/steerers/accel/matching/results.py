@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from steerers.accel.matching.batching import cdiv
 from steerers.accel.matching.plans import Plan
 from steerers.geometry import circular_mode
 from steerers.matching.assignment import Assignment
@@ -25,7 +24,7 @@ class Ordered:
 
     indices: Tensor  # (P, N, 2)
     scores: Tensor  # (P, N)
-    angles: Tensor | None  # (P, N) float64
+    angles: Tensor | None = None  # (P, N) float64
 
     def assignment(self, problem: int, count: int, angle: float | None) -> Assignment:
         angles = None if self.angles is None else self.angles[problem, :count]
@@ -49,8 +48,8 @@ class Results:
     stats: Tensor  # (2 + P (2 + T),) int64
     probability: Tensor  # (P, N)
     partner: Tensor  # (P, N) int64
-    rotation: Tensor | None  # (P, N) int32 or (P, N, 2)
-    ordered: Ordered | None = None
+    rotation: Tensor | None = None  # (P, N) int32 or (P, N, 2)
+    ordered: Ordered | None = field(default=None, kw_only=True)
 
     @classmethod
     def empty(cls, plan: Plan, alternatives: int, pairs: int, n_max: int, device: torch.device) -> Results:
@@ -87,7 +86,7 @@ class Results:
         scores, order = self.probability[chosen].sort(dim=-1, descending=True, stable=True)
         indices = torch.stack([order, self.partner[chosen].gather(-1, order)], dim=-1)
         if self.rotation is None:
-            return Ordered(indices, scores, None)
+            return Ordered(indices, scores)
         if self.plan.mode == "modulus":
             return Ordered(indices, scores, self._angles(self.rotation[chosen]).gather(-1, order))
         number = self.rotation[chosen].gather(-1, order).long().masked_fill_(scores < 0, 0)
@@ -103,7 +102,7 @@ class Results:
             kept = self.rotation.dtype if self.plan.mode == "modulus" else torch.float64
             angles = torch.empty(count, *self.rotation.shape[1:], dtype=kept, device=device)
         what = "none" if angles is None else "product" if self.plan.mode == "modulus" else "number"
-        row_kernels.arrange[(cdiv(length, block), count)](
+        row_kernels.arrange[(-(-length // block), count)](
             self.probability, self.partner, self.partner if self.rotation is None else self.rotation, self.plan.angles,
             indices, scores, scores if angles is None else angles, first, length,
             ROTATION=what, BLOCK=block, STEP=512, num_warps=4,
@@ -119,9 +118,7 @@ class Results:
     def assignments(self) -> list[list[Assignment]]:
         """All of them: for every pair, those of its alternatives. One wait, after everything is asked for."""
         ordered = self.sort() if self.ordered is None else self.ordered
-        found = [
-            ordered.assignment(p, numbers[0], self._angle(numbers)) for p, numbers in enumerate(self.read())
-        ]  # fmt: skip
+        found = [ordered.assignment(p, numbers[0], self._angle(numbers)) for p, numbers in enumerate(self.read())]
         return [found[start : start + self.alternatives] for start in range(0, len(found), self.alternatives)]
 
     def best(self) -> list[tuple[int, Assignment]]:

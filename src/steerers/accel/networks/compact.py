@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from functools import cache, partial
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -16,22 +16,12 @@ from torch import Tensor, nn
 
 from steerers.accel.graphs import Graphs
 from steerers.accel.networks import layers
-from steerers.accel.networks.keypoints import (
-    LevelFrame,
-    LevelKeypoints,
-    choose_in_cells,
-    choose_plainly,
-    has_cells,
-    merge_scales,
-)
-from steerers.accel.networks.upsample_sampling import Size, Stencil, make_stencil
+from steerers.accel.networks.layers import Size, Stencil, make_stencil
 from steerers.features import Keypoints
 from steerers.models.base import Extractor, check_batch, check_keypoints
 from steerers.models.compact import (
-    CELL,
     DEVIATION,
     DIAMETER,
-    FLATTEST,
     MEAN,
     Compact,
     Describer,
@@ -42,10 +32,7 @@ from steerers.models.compact import (
     shrunk_size,
     textured,
 )
-from steerers.models.sampling import KeypointSampling, split_points, stack_points
-
-if TYPE_CHECKING:
-    from steerers.accel.networks.keypoint_kernels import Texture
+from steerers.models.sampling import KeypointSampling, choose_keypoints, split_points, stack_points
 
 
 class _Maps(NamedTuple):
@@ -61,12 +48,13 @@ class FastCompact(Extractor):
         plain: is copied.
         dtype: of the network; descriptions are float32.
         graphs: how many sizes of images are recorded as CUDA graphs.
+        scales: at how many of its scales an image is described.
     """
 
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, plain: Compact, dtype: torch.dtype = torch.float32, *, graphs: int = 4) -> None:
+    def __init__(self, plain: Compact, dtype: torch.dtype = torch.float32, *, graphs: int = 4, scales: int = 1) -> None:
         super().__init__()
         folded = fold_batch_norms(deepcopy(plain)).requires_grad_(False)
         describer = _Describer(folded.describer).to(dtype)
@@ -81,8 +69,7 @@ class FastCompact(Extractor):
         device = last.weight.device
         self.register_buffer("mean", torch.full((3,), MEAN, device=device), persistent=False)
         self.register_buffer("scale", torch.full((3,), 1 / DEVIATION, device=device), persistent=False)
-        self.moves = 0
-        self._extracting, self._describing = Graphs(self._extract, graphs), Graphs(self._describe, graphs)
+        self._extracting, self._describing = Graphs(self._extract, graphs), Graphs(self._describe, graphs * scales)
         self.eval()
 
     # The model's protocol ---------------------------------------------------------------------------------------------
@@ -94,66 +81,36 @@ class FastCompact(Extractor):
     def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
         check_keypoints(keypoints, images)
         xy = stack_points(keypoints, images.device, layers.KEYPOINT_MULTIPLE).float()
-        height, width = images.shape[-2:]
-        (descriptions,) = self._describing(images, xy, stencil=self.stencil((height, width), images.device))
+        (descriptions,) = self._describing(images, xy, stencil=self._stencil(images))
         return split_points(descriptions, keypoints)
 
     def extract(
         self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None
     ) -> list[tuple[Keypoints, Tensor]]:
+        found = self.extract_at((1.0,), images, num_keypoints, masks)
+        return [(Keypoints(keypoints.xy, keypoints.scores), descriptions) for keypoints, descriptions in found]
+
+    def extract_at(
+        self, scales: tuple[float, ...], images: Tensor, num_keypoints: int, masks: Tensor | None
+    ) -> list[tuple[Keypoints, Tensor]]:
+        """The best keypoints of all scales of each image, in its pixels and with diameters, and their descriptions.
+
+        While this is recorded, the smaller scales run beside the first: their kernels are too small to fill a GPU.
+        """
         given = check_batch(images, num_keypoints, masks)
-        height, width = images.shape[-2:]
-        xy, scores, descriptions, stats = self._extracting(
-            *given,
-            num_keypoints=num_keypoints,
-            sampling=self.sampling,
-            stencil=self.stencil((height, width), images.device),
+        stencils = tuple(self._stencil(images, scale) for scale in scales)
+        xy, scores, diameters, descriptions, stats = self._extracting(
+            *given, num_keypoints=num_keypoints, sampling=self.sampling, scales=scales, stencils=stencils
         )
-        counts = self.read(stats)
-        return [(Keypoints(xy[i, :n], scores[i, :n]), descriptions[i, :n]) for i, n in enumerate(counts)]
-
-    # For a pyramid of this --------------------------------------------------------------------------------------------
-
-    def find(
-        self,
-        images: Tensor,
-        masks: Tensor | None,
-        num_keypoints: int,
-        sampling: KeypointSampling,
-        stencil: Stencil,
-        factor: float = 1.0,
-    ) -> LevelKeypoints:
-        """Keypoints and descriptions of images, as :func:`merge_scales` takes them; without a wait.
-
-        Args:
-            stencil: that for the size of the images.
-            factor: by which scores are multiplied.
-        """
-        maps = self._maps(images)
-        if has_cells(images.device, sampling):
-            xy, scores = choose_in_cells(maps.logits, num_keypoints, masks, sampling, _texture(images), factor)
-        else:
-            allowed = textured(images) if masks is None else textured(images) & masks
-            xy, scores = choose_plainly(maps.logits, num_keypoints, allowed, sampling, factor)
-        return LevelKeypoints(xy, scores, self._describe_at(maps, xy, stencil))
-
-    def stencil(self, size: tuple[int, int], device: torch.device) -> Stencil:
-        """How features of images of a size (height, width) are sampled."""
-        return _stencil(self.strides, size, device)
-
-    def read(self, stats: Tensor) -> list[int]:
-        """How many keypoints each image has; the one wait for a GPU.
-
-        Raises:
-            ValueError: something is not finite.
-        """
-        *counts, broken = stats.tolist()
+        *counts, broken = stats.tolist()  # the one wait for a GPU
         if broken:
             raise ValueError(
                 f"the compact network in {self.dtype} gave logits or descriptions that are not finite; check that "
                 "the image and the weights are, or use float32"
             )
-        return counts
+        return [
+            (Keypoints(xy[i, :n], scores[i, :n], diameters[i, :n]), descriptions[i, :n]) for i, n in enumerate(counts)
+        ]
 
     # What is computed -------------------------------------------------------------------------------------------------
 
@@ -164,11 +121,25 @@ class FastCompact(Extractor):
         *,
         num_keypoints: int,
         sampling: KeypointSampling,
-        stencil: Stencil,
-    ) -> tuple[Tensor, ...]:
-        found = self.find(images, masks, num_keypoints, sampling, stencil)
-        merged = merge_scales([found], [LevelFrame(1.0, 1.0, 0.0)], num_keypoints)
-        return merged.xy, merged.scores, merged.descriptions, merged.stats
+        scales: tuple[float, ...],
+        stencils: tuple[Stencil, ...],
+    ) -> Merged:
+        height, width = images.shape[-2:]
+
+        def find(scale: float, stencil: Stencil) -> LevelKeypoints:
+            level = shrink(images, scale)
+            allowed = None if masks is None else shrink_masks(masks, level)
+            maps = self._maps(level)
+            area = level.shape[-2] * level.shape[-1] / (height * width)
+            xy, scores = _choose(level, maps.logits, num_keypoints, allowed, sampling, area)
+            return LevelKeypoints(xy, scores, self._describe_at(maps, xy, stencil))
+
+        found = _side_by_side([partial(find, *pair) for pair in zip(scales, stencils, strict=True)], images.device)
+        sizes = [shrunk_size(images, scale) for scale in scales]
+        frames = [
+            LevelFrame(width / w, height / h, DIAMETER / scale) for (h, w), scale in zip(sizes, scales, strict=True)
+        ]
+        return merge_scales(found, frames, num_keypoints)
 
     def _describe(self, images: Tensor, xy: Tensor, *, stencil: Stencil) -> tuple[Tensor, ...]:
         return (self._describe_at(self._maps(images), xy, stencil).float(),)
@@ -191,7 +162,7 @@ class FastCompact(Extractor):
             x = _conv(features[-1], halving[0])
             for residual in residuals:
                 second = residual.second[0]
-                x = layers.conv_add_relu(_conv(x, residual.first[0]), second.weight, second.bias, x)
+                x = layers.conv_relu(_conv(x, residual.first[0]), second.weight, second.bias, added=x)
             features.append(x)
         for index in reversed(range(len(trunk.laterals))):
             coarse = layers.pointwise(features[index + 1], trunk.laterals[index].weight.flatten(1))
@@ -203,8 +174,12 @@ class FastCompact(Extractor):
         described: Tensor = self.describer(sampled.flatten(0, 1))
         return described.view(*xy.shape[:2], self.dim)
 
+    def _stencil(self, images: Tensor, scale: float = 1.0) -> Stencil:
+        """How features of images at a scale are sampled."""
+        width, height = _padded_size(shrunk_size(images, scale), self.strides[-1])
+        return make_stencil(tuple(((width // s, height // s),) for s in self.strides[1:]), images.device)
+
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        self.moves += 1
         self._extracting.clear()
         self._describing.clear()
         return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
@@ -212,71 +187,14 @@ class FastCompact(Extractor):
 
 class FastPyramid(Pyramid):
     """A :class:`~steerers.models.compact.Pyramid` around the compact network that finds keypoints at all scales in one
-    run.
-
-    While it is recorded, the smaller scales run beside the first: their kernels are too small to fill a GPU.
-
-    Args:
-        extractor: the network.
-        scales: of the image, the first 1.
-        graphs: how many sizes of images are recorded as CUDA graphs.
-    """
+    run."""
 
     extractor: FastCompact
-
-    def __init__(self, extractor: FastCompact, scales: Sequence[float] = (1.0, 0.5), *, graphs: int = 4) -> None:
-        super().__init__(extractor, scales)
-        self._extracting = Graphs(self._extract, graphs)
 
     def extract(
         self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None
     ) -> list[tuple[Keypoints, Tensor]]:
-        given = check_batch(images, num_keypoints, masks)
-        scales = tuple(self.scales_for(images))
-        stencils = tuple(self.extractor.stencil(shrunk_size(images, scale), images.device) for scale in scales)
-        xy, scores, diameters, descriptions, stats = self._extracting(
-            *given,
-            num_keypoints=num_keypoints,
-            sampling=self.extractor.sampling,
-            scales=scales,
-            stencils=stencils,
-            moves=self.extractor.moves,
-        )
-        counts = self.extractor.read(stats)
-        return [
-            (Keypoints(xy[i, :n], scores[i, :n], diameters[i, :n]), descriptions[i, :n]) for i, n in enumerate(counts)
-        ]
-
-    def _extract(
-        self,
-        images: Tensor,
-        masks: Tensor | None = None,
-        *,
-        num_keypoints: int,
-        sampling: KeypointSampling,
-        scales: tuple[float, ...],
-        stencils: tuple[Stencil, ...],
-        moves: int,
-    ) -> tuple[Tensor, ...]:
-        """``moves`` only tells apart what was recorded before the network moved."""
-        height, width = images.shape[-2:]
-
-        def find(scale: float, stencil: Stencil) -> LevelKeypoints:
-            level = shrink(images, scale)
-            allowed = None if masks is None else shrink_masks(masks, level)
-            area = level.shape[-2] * level.shape[-1] / (height * width)
-            return self.extractor.find(level, allowed, num_keypoints, sampling, stencil, area)
-
-        found = _side_by_side([partial(find, *pair) for pair in zip(scales, stencils, strict=True)], images.device)
-        sizes = [shrunk_size(images, scale) for scale in scales]
-        frames = [
-            LevelFrame(width / w, height / h, DIAMETER / scale) for (h, w), scale in zip(sizes, scales, strict=True)
-        ]
-        return merge_scales(found, frames, num_keypoints)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        self._extracting.clear()
-        return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
+        return self.extractor.extract_at(tuple(self.scales_for(images)), images, num_keypoints, masks)
 
 
 class _Describer(nn.Module):
@@ -300,12 +218,6 @@ class _Describer(nn.Module):
         return both[:, : self.outputs].addmm_(hidden, self.second)
 
 
-@lru_cache(maxsize=64)
-def _stencil(strides: tuple[int, ...], size: tuple[int, int], device: torch.device) -> Stencil:
-    width, height = _padded_size(size, strides[-1])
-    return make_stencil(tuple(((width // s, height // s),) for s in strides[1:]), device)
-
-
 def _padded_size(size: tuple[int, int], coarsest: int) -> Size:
     """(width, height) of images of a size (height, width), up to a multiple of the coarsest stride."""
     height, width = (-(-n // coarsest) * coarsest for n in size)
@@ -314,13 +226,6 @@ def _padded_size(size: tuple[int, int], coarsest: int) -> Size:
 
 def _conv(x: Tensor, layer: Any) -> Tensor:
     return layers.conv_relu(x, layer.weight, layer.bias, layer.stride[0], layer.padding[0])
-
-
-def _texture(images: Tensor) -> Texture:
-    """What :func:`~steerers.models.compact.textured` goes by."""
-    from steerers.accel.networks import keypoint_kernels
-
-    return keypoint_kernels.Texture(keypoint_kernels.extremes(images, CELL), CELL, FLATTEST)
 
 
 @cache
@@ -343,3 +248,110 @@ def _side_by_side(tasks: Sequence[Callable[[], LevelKeypoints]], device: torch.d
     first = tasks[0]()
     main.wait_stream(side)
     return [first, *others]
+
+
+# The choice of keypoints without waiting for a GPU --------------------------------------------------------------------
+
+
+class LevelKeypoints(NamedTuple):
+    """Keypoints of a batch of images at one size."""
+
+    xy: Tensor  # (B, N, 2) float32 pixels at that size
+    scores: Tensor  # (B, N) float32, negative for what only fills up, NaN if a logit was not finite
+    descriptions: Tensor  # (B, N, D)
+
+
+class LevelFrame(NamedTuple):
+    """How keypoints at one size become those of the images."""
+
+    ratio_x: float  # of the image's width to that at this size
+    ratio_y: float
+    diameter: float
+
+
+class Merged(NamedTuple):
+    """The best keypoints of a batch of images, best first."""
+
+    xy: Tensor  # (B, K, 2) float32 pixels
+    scores: Tensor  # (B, K) float32
+    diameters: Tensor  # (B, K) float32
+    descriptions: Tensor  # (B, K, D) float32
+    stats: Tensor  # (B + 1,) whole numbers: how many of each image count, and whether something was not finite
+
+
+def _choose(
+    images: Tensor,
+    logits: Tensor,
+    num_keypoints: int,
+    masks: Tensor | None,
+    sampling: KeypointSampling,
+    factor: float,
+) -> tuple[Tensor, Tensor]:
+    """What :func:`choose_in_cells` gives where there is something to see; without kernels by PyTorch's operations."""
+    if layers.has_kernels(images.device) and not sampling.coverage and sampling.nms_size > 1:
+        return choose_in_cells(logits, num_keypoints, masks, sampling, images, factor)
+    allowed = textured(images) if masks is None else textured(images) & masks
+    xy, scores, real = choose_keypoints(logits, min(num_keypoints, logits[0].numel()), allowed, sampling)
+    scores = torch.where(real, scores * factor, -1.0)
+    return xy, torch.where(logits.sum().isfinite(), scores, torch.nan)
+
+
+def choose_in_cells(
+    logits: Tensor,
+    num_keypoints: int,
+    masks: Tensor | None,
+    sampling: KeypointSampling,
+    images: Tensor | None = None,
+    factor: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """:func:`~steerers.models.sampling.choose_keypoints` of (B, H, W) float32 logits, in any order and faster.
+
+    Windows of radius r leave at most one keypoint in a cell of (r + 1) x (r + 1) pixels, unless some of its pixels are
+    equal: then only the first of these that is allowed may be one.
+
+    Args:
+        images: if keypoints may only lie where there is something to see.
+        factor: by which scores are multiplied.
+
+    Returns:
+        (B, N, 2) pixels, and (B, N) scores: -1 for what only fills up, all NaN if a logit is not finite.
+    """
+    from steerers.accel.networks import keypoint_kernels
+
+    logits = logits.contiguous()
+    masks = None if masks is None else masks.to(logits.device).contiguous()
+    texture = None if images is None else keypoint_kernels.extremes(images)
+    values, pixels, totals = keypoint_kernels.candidates(logits, masks, sampling.nms_size, sampling.border, texture)
+    values, best = values.topk(min(num_keypoints, values.shape[1]), sorted=False)
+    size = sampling.nms_size if sampling.subpixel else 1
+    return keypoint_kernels.positions(logits, values, best, totals, size, pixels, factor)
+
+
+def merge_scales(parts: Sequence[LevelKeypoints], frames: Sequence[LevelFrame], num_keypoints: int) -> Merged:
+    """The best of all parts; of equal scores the earlier.
+
+    Args:
+        parts: each best first, unless there are kernels for the device.
+        frames: one for each part.
+        num_keypoints: how many at most.
+    """
+    if layers.has_kernels(parts[0].xy.device):
+        from steerers.accel.networks import keypoint_kernels
+
+        return Merged(*keypoint_kernels.arrange(parts, frames, num_keypoints))
+    scores = torch.cat([part.scores for part in parts], dim=1)  # (B, M)
+    rows = torch.cat([_rows(part, frame) for part, frame in zip(parts, frames, strict=True)], dim=1)  # (B, M, 3 + D)
+    finite = rows.isfinite().all() & ~scores.isnan().any()
+    if len(parts) > 1:
+        best = scores.argsort(dim=1, descending=True, stable=True)[:, :num_keypoints]
+        scores, rows = scores.gather(1, best), rows.gather(1, best[..., None].expand(-1, -1, rows.shape[2]))
+    stats = torch.cat(((scores >= 0).sum(dim=1), (~finite)[None]))
+    return Merged(rows[..., :2], scores, rows[..., 2], rows[..., 3:], stats)
+
+
+def _rows(part: LevelKeypoints, frame: LevelFrame) -> Tensor:
+    """(B, N, 3 + D) pixels of the image, diameters and descriptions."""
+    x, y = part.xy.unbind(dim=2)
+    moved = [v * ratio + 0.5 * (ratio - 1) for v, ratio in ((x, frame.ratio_x), (y, frame.ratio_y))]
+    head = torch.stack((*moved, torch.full_like(x, frame.diameter)), dim=2)
+    return torch.cat((head, part.descriptions.float()), dim=2)

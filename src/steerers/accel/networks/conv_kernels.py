@@ -6,8 +6,6 @@ Every map is (B, C, H, W) in channels-last memory, and numbers of channels are p
 Importing this needs Triton; :mod:`steerers.accel.networks.layers` chooses between these and PyTorch's own operations.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped, import-not-found"
-
 from __future__ import annotations
 
 from functools import cache
@@ -155,14 +153,7 @@ def depthwise_relu(x: Tensor, depth: Tensor, depth_bias: Tensor, plan: Plan | No
 def separable(
     x: Tensor, depth: Tensor, depth_bias: Tensor, point: Tensor, added: Tensor, plan: Plan | None = None
 ) -> Tensor:
-    """A depthwise convolution with ReLU and the pointwise one after it, in one pass.
-
-    Args:
-        x: (B, C, H, W) with 16, 32 or 64 channels, or others by a plan for them.
-        depth: (25, C) float32 weights of the depthwise convolution, with its bias (C,).
-        point: (C, C) matrix from inputs (columns) to outputs.
-        added: to the result: a bias (C,) or a map like it.
-    """
+    """:func:`~steerers.accel.networks.layers.separable` in one pass, of 16, 32 or 64 channels, or others by a plan."""
     return _convolve(x, depth, depth_bias, point, added, plan or _SEPARABLE[x.shape[1]], pointwise=True)
 
 
@@ -244,14 +235,8 @@ def _conv3(
 
 
 def conv3_relu(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor | None = None, tile: int = 64) -> Tensor:
-    """ReLU of a 3 x 3 convolution of few channels, and perhaps a map added.
-
-    Args:
-        x: (B, C, H, W) of at most 32 channels.
-        weight: (C, C, 3, 3) in channels-last memory, with the bias (C,).
-        added: like the result.
-        tile: columns of a program.
-    """
+    """ReLU of a 3 x 3 convolution of at most 32 channels, by weights in channels-last memory, and perhaps a map added;
+    a program does ``tile`` columns."""
     out = torch.empty_like(x)
     batch, channels, height, width = x.shape
     tiles = triton.cdiv(width, tile)
@@ -325,14 +310,7 @@ def _stem(
 
 
 def stem(images: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """ReLU of a 3 x 3 convolution of ``(images - mean) * scale`` with zero padding.
-
-    Args:
-        images: (B, 3, H, W) of any float dtype and strides.
-        mean, scale: (3,) float32.
-        weight: (C, 3, 3, 3) of any strides, in the dtype of the result.
-        bias: (C,).
-    """
+    """ReLU of a 3 x 3 convolution of ``(images - mean) * scale`` with zero padding; all of any strides."""
     batch, _, height, width = images.shape
     channels = weight.shape[0]
     shape = (batch, channels, height, width)

@@ -6,7 +6,7 @@
   concatenated, and fewer channels are upsampled.
 - What the last pointwise convolution of a scale adds, and the division by 1.4, move into the linear maps after them.
 - The descriptor makes no map of descriptions: the hidden features of every scale are sampled where keypoints are
-  (:mod:`steerers.accel.networks.upsample_sampling`), and one matrix maps all of them to descriptions.
+  (:func:`~steerers.accel.networks.layers.sample_all`), and one matrix maps all of them to descriptions.
 
 A fast network is a copy with parameters of its own names, in one dtype; it cannot be trained.
 """
@@ -25,7 +25,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from steerers.accel.graphs import Graphs
 from steerers.accel.networks import layers
-from steerers.accel.networks.upsample_sampling import Size, Stencil, make_stencil
+from steerers.accel.networks.layers import Size, Stencil, make_stencil
 from steerers.features import Keypoints
 from steerers.models.base import Descriptor, LogitDetector, check_batch, check_keypoints
 from steerers.models.dedode import PATCH, SMALLEST, DedodeDescriptor, DedodeDetector, DedodeNetwork, to_patches
@@ -278,16 +278,11 @@ class FastDedodeDetector(_Network, LogitDetector):
 
     def logits(self, images: Tensor) -> Tensor:
         """(B, H, W) float32 logits of a keypoint at each pixel of (B, 3, H, W) images."""
-        output: Tensor | None = None
-        for hidden, weight, bias in zip(self.hidden(images), self.outs, self.out_biases, strict=True):
-            delta = layers.conv_to_logit(hidden, weight, bias)
-            if output is None:
-                output = delta
-            else:
-                size = delta.shape[-2:]
-                output = delta.add_(F.interpolate(output, size=size, mode="bicubic", align_corners=False))
-        if output is None:
-            raise ValueError("no scales to decode")
+        parts = zip(self.hidden(images), self.outs, self.out_biases, strict=True)
+        output, *finer = (layers.conv_to_logit(*part) for part in parts)
+        for delta in finer:
+            upsampled = F.interpolate(output, size=delta.shape[-2:], mode="bicubic", align_corners=False)
+            output = delta.add_(upsampled)
         return output[:, 0]
 
     def detect(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:

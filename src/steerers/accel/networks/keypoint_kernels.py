@@ -4,12 +4,9 @@ Where only the best pixel of a window of radius r remains, no two in a cell of (
 equal. So there is one candidate a cell, and a choice has that many times fewer to look through.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped, import-not-found"
-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import triton
@@ -17,26 +14,12 @@ import triton.language as tl
 from torch import Tensor
 
 from steerers.accel.common_kernels import rank
+from steerers.models.compact import CELL, FLATTEST
+from steerers.models.sampling import SUBPIXEL_TEMPERATURE
 
 _TILE = 128  # cells
 _STRIP = 256  # pixels
 _BLOCK, _STEP = 16, 512  # of keypoints, and of those that they are compared with at once
-
-
-class Texture(NamedTuple):
-    """Where there is something to see."""
-
-    extremes: Tensor  # (B, 2, H / cell, W / cell) float32, the largest grey value of each cell, and of its negatives
-    cell: int
-    least: float  # by which the grey values of a cell and of those around it differ
-
-
-class Candidates(NamedTuple):
-    """One for each of C cells."""
-
-    values: Tensor  # (B, C) float32 logits, -inf where there is none
-    pixels: Tensor  # (B, C) int32, counted row by row
-    totals: Tensor  # (B, P) logarithms of the sums of the exponentials of all logits, in P parts
 
 
 @triton.jit
@@ -72,18 +55,14 @@ def _extremes(
     tl.store(to + h * w, tl.max(tl.reshape(low, (STRIP // CELL, CELL)), axis=1), mask=cell < w)
 
 
-def extremes(images: Tensor, cell: int) -> Tensor:
-    """(B, 2, h, w) float32: the largest grey value of each cell, and of its negatives; parts of cells count too.
-
-    Args:
-        images: (B, 3, H, W) of any float dtype and strides.
-        cell: side in pixels, a power of two up to 256.
-    """
+def extremes(images: Tensor) -> Tensor:
+    """(B, 2, h, w) float32: the largest grey value of each cell of the texture, and of its negatives; parts of cells
+    count too. What :func:`~steerers.models.compact.textured` goes by, of images of any float dtype and strides."""
     batch, _, height, width = images.shape
-    shape = (batch, 2, triton.cdiv(height, cell), triton.cdiv(width, cell))
+    shape = (batch, 2, triton.cdiv(height, CELL), triton.cdiv(width, CELL))
     out = torch.empty(shape, dtype=torch.float32, device=images.device)
     _extremes[(triton.cdiv(width, _STRIP), shape[2], batch)](
-        images, out, height, width, *shape[2:], *images.stride(), cell, _STRIP, num_warps=4
+        images, out, height, width, *shape[2:], *images.stride(), CELL, _STRIP, num_warps=4
     )  # fmt: skip
     return out
 
@@ -149,7 +128,9 @@ def _candidates(
     tl.store(totals + program, tl.log(total) + greatest)
 
 
-def candidates(logits: Tensor, masks: Tensor | None, size: int, border: int, texture: Texture | None) -> Candidates:
+def candidates(
+    logits: Tensor, masks: Tensor | None, size: int, border: int, texture: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """The pixels that may be keypoints, at most one in a cell of half a window.
 
     Of equal pixels in a cell, all greatest there, only the first that is allowed is considered. Totals are NaN where a
@@ -160,7 +141,11 @@ def candidates(logits: Tensor, masks: Tensor | None, size: int, border: int, tex
         masks: (B, H, W) bool, contiguous.
         size: side of the window in which only the best pixel remains, odd.
         border: width of the frame in which no keypoint may lie.
-        texture: of the images, if keypoints may only lie where there is some.
+        texture: the :func:`extremes` of the images, if keypoints may only lie where there is something to see.
+
+    Returns:
+        For each of C cells (B, C) logits, -inf where there is no keypoint, and (B, C) int32 pixels, counted row by row;
+        and (B, P) logarithms of the sums of the exponentials of all logits, in P parts.
     """
     batch, height, width = logits.shape
     side = size // 2 + 1
@@ -169,13 +154,13 @@ def candidates(logits: Tensor, masks: Tensor | None, size: int, border: int, tex
     values = torch.empty((batch, lines * cells), dtype=torch.float32, device=logits.device)
     pixels = torch.empty_like(values, dtype=torch.int32)
     totals = torch.empty((batch, grid[0] * grid[1]), dtype=torch.float32, device=logits.device)
-    seen = (logits, 0, 0, 0.0) if texture is None else (texture.extremes, *texture.extremes.shape[2:], texture.least)
+    seen = (logits, 0, 0, 0.0) if texture is None else (texture, *texture.shape[2:], FLATTEST)
     _candidates[grid](
         logits, logits if masks is None else masks.view(torch.uint8), seen[0], values, pixels, totals, height, width,
         cells, border, *seen[1:], torch.finfo(torch.float32).min, size // 2, masks is not None,
-        0 if texture is None else texture.cell, _TILE, num_warps=4,
+        0 if texture is None else CELL, _TILE, num_warps=4,
     )  # fmt: skip
-    return Candidates(values, pixels, totals)
+    return values, pixels, totals
 
 
 # Positions ------------------------------------------------------------------------------------------------------------
@@ -213,14 +198,7 @@ def _positions(
 
 
 def positions(
-    logits: Tensor,
-    values: Tensor,
-    best: Tensor,
-    totals: Tensor,
-    size: int,
-    temperature: float,
-    pixels: Tensor,
-    factor: float = 1.0,
+    logits: Tensor, values: Tensor, best: Tensor, totals: Tensor, size: int, pixels: Tensor, factor: float
 ) -> tuple[Tensor, Tensor]:
     """(B, N, 2) means of windows, weighted by the softmax of their logits, and (B, N) probabilities of the centres.
 
@@ -230,7 +208,6 @@ def positions(
         best: (B, N) int64, which of ``pixels``.
         totals: (B, P), as :func:`candidates` gives them; if one is NaN, so are all probabilities.
         size: side of a window, odd; 1 leaves pixels where they are.
-        temperature: by which logits are divided in a window.
         pixels: (B, C) int32, counted row by row.
         factor: by which probabilities are multiplied.
     """
@@ -241,7 +218,7 @@ def positions(
     side, tile, parts = triton.next_power_of_2(size**2), 16, totals.shape[1]
     _positions[(triton.cdiv(count, tile), batch)](
         logits, best, values, pixels, totals, xy, scores, count, pixels.shape[1], parts, height, width,
-        1 / temperature, factor, size // 2, side, triton.next_power_of_2(parts), tile, num_warps=4,
+        1 / SUBPIXEL_TEMPERATURE, factor, size // 2, side, triton.next_power_of_2(parts), tile, num_warps=4,
     )  # fmt: skip
     return xy, scores
 
@@ -282,17 +259,7 @@ def arrange(
     frames: Sequence[tuple[float, float, float]],
     num_keypoints: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The best of all parts, best first; of equal ones the earlier.
-
-    Args:
-        parts: (B, N, 2) float32 pixels, (B, N) scores, negative for what only fills up, and (B, N, D) descriptions,
-            whose rows may lie apart.
-        frames: of each part, by what its x and y are multiplied, and the diameter of its keypoints.
-
-    Returns:
-        (B, K, 2) pixels, (B, K) scores, (B, K) diameters, (B, K, D) descriptions, all float32, and (B + 1,) int32: how
-        many count of each image, and whether something is not finite.
-    """
+    """:func:`~steerers.accel.networks.compact.merge_scales` of parts in any order, whose descriptions may lie apart."""
     scores = parts[0][1] if len(parts) == 1 else torch.cat([score for _, score, _ in parts], dim=1)  # (B, M)
     batch, whole = scores.shape
     kept, width = min(num_keypoints, whole), parts[0][2].shape[2]

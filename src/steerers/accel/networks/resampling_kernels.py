@@ -4,8 +4,6 @@ As in :mod:`steerers.accel.networks.conv_kernels`, every map is (B, C, H, W) in 
 channels are powers of two except where said. Sums are made in float32.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped, import-not-found"
-
 from __future__ import annotations
 
 import torch
@@ -183,15 +181,8 @@ def sample_into(
     size: tuple[int, int],
     tables: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]],
 ) -> None:
-    """Write samples of ``maps`` into the columns of ``out`` from ``offset`` on; see
-    :mod:`steerers.accel.networks.upsample_sampling`.
-
-    Args:
-        out: (B, N, D).
-        maps: (B, C, H, W), any C.
-        xy: (B, N, 2) float32 pixels of an image of ``size`` (width, height).
-        tables: first indices and weights of each axis, x before y.
-    """
+    """Write samples of (B, C, H, W) maps, of any C, into the columns of ``out`` from ``offset`` on; see
+    :func:`~steerers.accel.networks.layers.sample_all`."""
     batch, channels, height, width = maps.shape
     count = xy.shape[1]
     (first_x, weights_x), (first_y, weights_y) = tables

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.accel.networks.inference import for_inference
+from steerers.accel.networks import for_inference
 from steerers.benchmarks.speed import Cost, measure, timed
 from steerers.features import Features, Keypoints, Matches
 from steerers.images.load import make_picture

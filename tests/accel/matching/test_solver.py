@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,21 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import angles_of, randn, representations_of, seeds
-from steerers.accel.matching import batching, dispatch, forget_recordings
-from steerers.accel.matching.batching import TileConfig, config_for, fitting, joined, problems
-from steerers.accel.matching.dispatch import uses_kernels
+from steerers.accel import matching
+from steerers.accel.matching import forget_recordings, solver
 from steerers.accel.matching.plans import (
     MULTIPLE,
     Operands,
     Plan,
     Terms,
-    alternatives_plan,
     cosine_plan,
-    maximum_plan,
     modulus_plan,
+    rotated_plan,
     rotation_plan,
 )
-from steerers.accel.matching.solver import Task
+from steerers.accel.matching.solver import TileConfig, config_for, fitting, joined, problems
 from steerers.accel.support import unavailable
 from steerers.matching.assignment import Options
 from steerers.matching.strategies import make_strategy
@@ -39,50 +35,28 @@ CPU = torch.device("cpu")
 # Whether they run -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def asked_anew() -> Iterator[None]:
-    """What is known of devices is asked again, and forgotten afterwards."""
-    unavailable.cache_clear()
-    yield
-    unavailable.cache_clear()
-
-
-@pytest.mark.usefixtures("asked_anew")
-def test_without_triton_matching_is_tiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [(None, "Triton is not installed"), (object(), "they need a CUDA device, not cpu")],
+)
+def test_where_kernels_cannot_run_matching_is_tiled(
+    spec: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(matching, "unavailable", unavailable.__wrapped__)  # what is known of devices is asked again
     first, second = randn(30, 20).float(), randn(30, 20).float()
     assert len(make_strategy("dual-softmax").match(first, second)) == 30
-    with pytest.raises(ValueError, match="the fused kernels cannot run: Triton is not installed"):
+    with pytest.raises(ValueError, match=f"the fused kernels cannot run: {message}"):
         make_strategy("dual-softmax", kernels="fused").match(first, second)
-
-
-@pytest.mark.usefixtures("asked_anew")
-def test_on_the_cpu_matching_is_tiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert not uses_kernels(Options(), CPU)
-    with pytest.raises(ValueError, match="the fused kernels cannot run: they need a CUDA device, not cpu"):
-        uses_kernels(Options(kernels="fused"), CPU)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"kernels": "triton"}, "kernels must be one of auto, tiled, fused, got 'triton'"),
-        ({"precision": "half"}, "precision must be one of default, exact, got 'half'"),
-    ],
-)
-def test_bad_options(options: dict[str, str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_strategy("dual-softmax", **options)
 
 
 # Shapes of tiles ------------------------------------------------------------------------------------------------------
 
 
-def plan_of(even: int, odd: int, mode: str = "paired") -> Plan:
-    table = Terms(torch.zeros(2, 1, even + odd, dtype=torch.int32), torch.zeros(2, 1, even + odd), False)
-    return Plan(mode, table, table, 1, 1, even, odd)  # type: ignore[arg-type]
+def plan_of(even: int, odd: int, rotations: tuple[float, ...] = ()) -> Plan:
+    terms = Terms(torch.zeros(2, 1, even + odd, dtype=torch.int32), torch.zeros(2, 1, even + odd), False)
+    return Plan("paired", terms, terms, 1, even, rotations)
 
 
 @given(st.integers(1, 20), st.integers(0, 20), st.sampled_from([16, 32, 64, 128]), st.booleans())
@@ -104,9 +78,9 @@ def test_long_descriptions_are_not_kept() -> None:
 
 @pytest.mark.parametrize(("capability", "hopper"), [((8, 9), False), ((9, 0), True), ((10, 0), True), ((12, 0), False)])
 def test_tiles_by_device(capability: tuple[int, int], hopper: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "capability", lambda device: capability)
+    monkeypatch.setattr(solver, "capability", lambda device: capability)
     chosen = config_for(cosine_plan(256, CPU), "default", torch.device("cuda"))
-    assert chosen == (batching.HOPPER["cosine", "default"] if hopper else batching.ELSEWHERE)
+    assert chosen == (solver.HOPPER["cosine", "default"] if hopper else solver.ELSEWHERE)
 
 
 # Plans ----------------------------------------------------------------------------------------------------------------
@@ -128,7 +102,7 @@ def test_plans_of_rotations(data: st.DataObject, order: int, seed: int) -> None:
     steerer = Steerer.from_representation(data.draw(representations_of(Group(None))))
     first, second = randn(3, steerer.dim, seed=seed), randn(4, steerer.dim, seed=seed + 1)
     expected = rotated(steerer, order, first, second)
-    plan = maximum_plan(steerer, order, CPU)
+    plan = rotated_plan(steerer, order, True, CPU)
     assert plan is not None
     assert (plan.mode, plan.groups) == (("paired", order // 2) if order % 2 == 0 else ("maximum", order))
     assert plan.even % MULTIPLE == plan.odd % MULTIPLE == 0
@@ -140,7 +114,7 @@ def test_plans_of_rotations(data: st.DataObject, order: int, seed: int) -> None:
         scores.append(even + odd.abs())
     torch.testing.assert_close(torch.stack(scores).amax(dim=0), expected.amax(dim=0), atol=1e-5, rtol=0)
     single = rotation_plan(steerer, order, order - 1, CPU)
-    every = alternatives_plan(steerer, order, CPU)
+    every = rotated_plan(steerer, order, False, CPU)
     assert single is not None
     assert every is not None
     for k in range(order):
@@ -170,21 +144,20 @@ def test_plan_of_the_modulus(spec: str) -> None:
 
 def test_what_has_no_plan() -> None:
     learned = Steerer.from_matrix(torch.eye(6), Group(4))
-    assert maximum_plan(learned, 4, CPU) is None
+    assert rotated_plan(learned, 4, True, CPU) is None
     assert modulus_plan(Steerer.spread(20), None, CPU) is None  # several frequencies
 
 
 def test_plans_are_made_once() -> None:
     steerer = Steerer.spread(20)
-    assert maximum_plan(steerer, 4, CPU) is maximum_plan(steerer, 4, CPU)
-    assert maximum_plan(steerer, 4, CPU) is not maximum_plan(steerer, 8, CPU)
+    assert rotated_plan(steerer, 4, True, CPU) is rotated_plan(steerer, 4, True, CPU)
+    assert rotated_plan(steerer, 4, True, CPU) is not rotated_plan(steerer, 8, True, CPU)
     assert cosine_plan(20, CPU) is cosine_plan(20, CPU)
 
 
 @given(angles_of(Group(None)))
 def test_rotations_of_plans_are_in_one_period(angle: float) -> None:
-    table = Terms(torch.zeros(2, 1, 32, dtype=torch.int32), torch.zeros(2, 1, 32), False)
-    (wrapped,) = Plan("maximum", table, table, 1, 1, 32, 0, (angle,)).angles.tolist()
+    (wrapped,) = plan_of(32, 32, (angle,)).angles.tolist()
     assert -math.pi <= wrapped < math.pi
     assert math.remainder(wrapped - angle, 2 * math.pi) == pytest.approx(0, abs=1e-9)
 
@@ -208,6 +181,12 @@ def test_problems_of_alternatives() -> None:
     assert table.tolist() == [[0, 5, 0, 7], [8, 5, 0, 7], [5, 3, 7, 2], [13, 3, 7, 2]]
 
 
+def is_recorded(plan: Plan | None, n: int, m: int, dtype: torch.dtype = torch.float32, **options: object) -> bool:
+    assert plan is not None
+    first, second = torch.empty(n, 256, dtype=dtype), torch.empty(m, 256, dtype=dtype)
+    return matching._is_recorded(Operands(first, second, plan, **options), Options())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("n", "m", "dtype", "recorded"),
     [
@@ -219,28 +198,18 @@ def test_problems_of_alternatives() -> None:
     ],
 )
 def test_what_is_recorded(n: int, m: int, dtype: torch.dtype, recorded: bool) -> None:
-    first, second = torch.empty(n, 256, dtype=dtype), torch.empty(m, 256, dtype=dtype)
-    for plan in (cosine_plan(256, CPU), maximum_plan(Steerer.spread(256), 4, CPU)):
-        assert plan is not None
-        assert dispatch._is_recorded(Operands(first, second, plan), Task()) == recorded
+    for plan in (cosine_plan(256, CPU), rotated_plan(Steerer.spread(256), 4, True, CPU)):
+        assert is_recorded(plan, n, m, dtype) == recorded
 
 
 @pytest.mark.parametrize(("order", "recorded"), [(8, True), (16, False)])
 def test_what_takes_much_memory_is_not_recorded(order: int, recorded: bool) -> None:
-    first, second = torch.empty(5000, 256), torch.empty(5000, 256)
-    plan = alternatives_plan(Steerer.spread(256), order, CPU)
-    assert plan is not None
-    for _ in range(2):  # decided, and kept in mind
-        assert dispatch._is_recorded(Operands(first, second, plan), Task()) == recorded
-    assert not dispatch._is_recorded(Operands(first, second, plan, torch.eye(256)[None]), Task())
+    plan = rotated_plan(Steerer.spread(256), order, False, CPU)
+    assert is_recorded(plan, 5000, 5000) == recorded
+    assert not is_recorded(plan, 5000, 5000, matrices=torch.eye(256)[None])
 
 
-def test_recordings_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    cleared: list[bool] = []
-    graphs = SimpleNamespace(clear=lambda: cleared.append(True))
-    forget_recordings()  # nothing was recorded, or it is gone now
-    recordings = lambda: graphs  # noqa: E731
-    recordings.cache_info = lambda: SimpleNamespace(currsize=1)  # type: ignore[attr-defined]
-    monkeypatch.setattr(dispatch, "_recordings", recordings)
+def test_recordings_are_let_go() -> None:
+    matching._recordings._met["something"] = True
     forget_recordings()
-    assert cleared == [True]
+    assert not matching._recordings._met
