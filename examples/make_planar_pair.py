@@ -154,11 +154,7 @@ def view_homography(shot: Shot) -> Matrix:
     """The (3, 3) map from the board's pixels to the view's: a pinhole camera that looks at the board's centre."""
     pose = rotation(2, -shot.roll) @ rotation(0, shot.tilt) @ rotation(1, shot.pan)
     camera = np.array(
-        [
-            [FOCAL, 0, (VIEW[0] - 1) / 2 + shot.shift[0]],
-            [0, FOCAL, (VIEW[1] - 1) / 2 + shot.shift[1]],
-            [0, 0, 1],
-        ]
+        [[FOCAL, 0, (VIEW[0] - 1) / 2 + shot.shift[0]], [0, FOCAL, (VIEW[1] - 1) / 2 + shot.shift[1]], [0, 0, 1]]
     )
     plane = np.column_stack([pose[:, 0], pose[:, 1], (0, 0, shot.distance)])  # (3, 3)
     unit = 1 / BOARD[0]

@@ -15,13 +15,7 @@ import torch
 
 from benchmarks.dots import DOTS, SIZE, Stub, dots, draw, make_run, table_rows
 from steerers.benchmarks import homographies, report
-from steerers.benchmarks.homographies import (
-    LAYOUTS,
-    OXFORD,
-    HomographyEstimator,
-    HomographyPair,
-    list_pairs,
-)
+from steerers.benchmarks.homographies import LAYOUTS, OXFORD, HomographyEstimator, HomographyPair, list_pairs
 from steerers.benchmarks.metrics import apply
 from steerers.benchmarks.predict import ROTATIONS, Rotation, ViewSettings, hash_pairs, rotate_pairs
 from steerers.benchmarks.runs import Run

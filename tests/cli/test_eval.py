@@ -209,11 +209,7 @@ def test_cameras(calibrated: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     ],
 )
 def test_megadepth(
-    calibrated: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    rotations: list[tuple[int, int]],
+    calibrated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, rotations: list[tuple[int, int]]
 ) -> None:
     cameras = json.loads((calibrated / "plane" / "cameras.json").read_text())
     images = tmp_path / "Undistorted_SfM" / "0015" / "images"

@@ -229,12 +229,7 @@ def test_pairs_of_a_batch_do_not_touch_each_other(batch: Batch) -> None:
 
 
 @settings(max_examples=10)
-@given(
-    angle=st.floats(-1.2, 1.2),
-    step=st.integers(1, 5),
-    scale=st.floats(0.3, 1.5),
-    seed=st.integers(0, 1000),
-)
+@given(angle=st.floats(-1.2, 1.2), step=st.integers(1, 5), scale=st.floats(0.3, 1.5), seed=st.integers(0, 1000))
 def test_planes_are_exact_at_any_resolution_of_depth(angle: float, step: int, scale: float, seed: int) -> None:
     """The inverse of depth is linear on a plane, so that coarse maps lose nothing on it."""
     slope = (30 * math.cos(angle), 0, 30 * math.sin(angle))

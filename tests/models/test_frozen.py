@@ -18,16 +18,7 @@ from helpers import describe_image, detect_image, extract_image
 from steerers._weights import WeightsError
 from steerers.features import Keypoints
 from steerers.models.base import Combined
-from steerers.models.frozen import (
-    ALIKED_DIMS,
-    LICENCE_NOTE,
-    Aliked,
-    Disk,
-    FrozenExtractor,
-    SuperPoint,
-    XFeat,
-    suppress,
-)
+from steerers.models.frozen import ALIKED_DIMS, LICENCE_NOTE, Aliked, Disk, FrozenExtractor, SuperPoint, XFeat, suppress
 
 kornia_feature = pytest.importorskip("kornia.feature")
 

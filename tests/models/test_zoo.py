@@ -50,11 +50,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Random weights of DeDoDe and SuperPoint under official names; one file stands for several."""
     folder = tmp_path_factory.mktemp("store")
-    networks = {
-        "detector": DedodeDetector("L"),
-        "descriptor": DedodeDescriptor("B"),
-        "superpoint": SuperPointNetwork(),
-    }
+    networks = {"detector": DedodeDetector("L"), "descriptor": DedodeDescriptor("B"), "superpoint": SuperPointNetwork()}
     for name, network in networks.items():
         torch.save(network.state_dict(), folder / name)
     for name in PUBLISHED:
@@ -118,11 +114,7 @@ def test_entries_are_whole(entry: Entry) -> None:
     assert entry.summary
     assert (entry.name in DEDODE_B | DEDODE_G) == (entry.detector is not None)
     expected = {None: "dual-softmax", Group(4): "max-matches", Group(None): "max-similarity"}[entry.group]
-    if entry.name in (
-        "disk-so2",
-        "xfeat-so2",
-        "upright-sift-so2",
-    ):  # max-similarity fails there: docs/results.md
+    if entry.name in ("disk-so2", "xfeat-so2", "upright-sift-so2"):  # max-similarity fails there: docs/results.md
         expected = "max-matches"
     assert (entry.strategy or zoo.suitable_strategy(entry.group)) == expected
 

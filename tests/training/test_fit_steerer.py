@@ -22,14 +22,7 @@ from steerers.models.base import Descriptor
 from steerers.models.classical import UprightSift, c4_permutation
 from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
-from steerers.training.fit_steerer import (
-    Fit,
-    FitOptions,
-    closed_form,
-    fit_examples,
-    make_examples,
-    mean_accuracy,
-)
+from steerers.training.fit_steerer import Fit, FitOptions, closed_form, fit_examples, make_examples, mean_accuracy
 from steerers.training.objectives.descriptions import Described
 
 PHOTOGRAPHS = [EXAMPLES / f"{name}.jpg" for name in ("astronaut", "camera", "coffee", "hubble")]

@@ -255,11 +255,7 @@ def test_weights_and_steerer_travel_together(tmp_path: Path) -> None:
 
 
 def test_a_learned_steerer_comes_back(tmp_path: Path) -> None:
-    values = {
-        "setting": "B",
-        "steerer": {"group": "C4", "kind": "random", "learn": True},
-        "data": {"rotations": "C4"},
-    }
+    values = {"setting": "B", "steerer": {"group": "C4", "kind": "random", "learn": True}, "data": {"rotations": "C4"}}
     tensors, _, config = exported(tmp_path, values)
     assert any(name.startswith("descriptor.") for name in tensors)
     steerer, expected = Steerer.load(tmp_path / MODEL), build_objective(config).steerer

@@ -34,15 +34,7 @@ from steerers.benchmarks import metrics
 from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, by_sequence
 from steerers.benchmarks.homographies import HomographyPair, read_homography, true_homography
 from steerers.benchmarks.predict import Prediction, choose
-from steerers.benchmarks.report import (
-    COST_COLUMNS,
-    MODEL_COLUMNS,
-    TableRow,
-    dump,
-    failed_fraction,
-    number,
-    percent,
-)
+from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, TableRow, dump, failed_fraction, number, percent
 from steerers.datasets.photos import ENDINGS, find_images
 from steerers.geometry import rotation, warp_image
 from steerers.images.load import Size, load_image, to_uint8

@@ -280,13 +280,7 @@ def scaled(K: Matrix, size: Size, new_size: Size) -> Matrix:
 
 
 def estimate_opencv(
-    points0: Matrix,
-    points1: Matrix,
-    K0: Matrix,
-    K1: Matrix,
-    *,
-    threshold: float = 0.5,
-    seed: int = 0,
+    points0: Matrix, points1: Matrix, K0: Matrix, K1: Matrix, *, threshold: float = 0.5, seed: int = 0
 ) -> Pose:
     """Relative pose as DeDoDe's benchmark has it: see :class:`PoseEstimator`.
 

@@ -214,9 +214,7 @@ class Residual(nn.Module):
 def _halving(inputs: int, outputs: int) -> nn.Sequential:
     """To half the size; the window of four keeps the centres of pixels where halving the image puts them."""
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 4, stride=2, padding=1, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(inplace=True),
+        nn.Conv2d(inputs, outputs, 4, stride=2, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)
     )
 
 

@@ -189,11 +189,7 @@ class DedodeNetwork(nn.Module):
     _std: Tensor
 
     def __init__(
-        self,
-        kind: Literal["detector", "descriptor"],
-        architecture: str,
-        backbone: nn.Module | None,
-        dtype: torch.dtype,
+        self, kind: Literal["detector", "descriptor"], architecture: str, backbone: nn.Module | None, dtype: torch.dtype
     ) -> None:
         super().__init__()
         known = _DETECTORS if kind == "detector" else _DESCRIPTORS

@@ -259,11 +259,7 @@ ALIASES = {"dedode-b-so2": "dedode-b-so2-spread"}
 
 
 def build(
-    name: str,
-    *,
-    detector: str | None = None,
-    steerer: StrPath | None = None,
-    weights: StrPath | Sequence[StrPath] = (),
+    name: str, *, detector: str | None = None, steerer: StrPath | None = None, weights: StrPath | Sequence[StrPath] = ()
 ) -> Model:
     """The model of that name; weights that are not here are downloaded.
 

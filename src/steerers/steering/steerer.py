@@ -98,12 +98,7 @@ class Steerer(nn.Module):
 
     @classmethod
     def random(
-        cls,
-        dim: int,
-        group: str | Group = "SO2",
-        *,
-        generator: torch.Generator | None = None,
-        learnable: bool = True,
+        cls, dim: int, group: str | Group = "SO2", *, generator: torch.Generator | None = None, learnable: bool = True
     ) -> Steerer:
         """The initialisation of Setting B: entries uniform in (-D^-1/2, D^-1/2), from ``generator``."""
         _check_dim(dim)

@@ -93,14 +93,7 @@ def angle_histogram(path: Path, series: Mapping[str, Values], *, ylabel: str, ti
         axes.yaxis.get_major_locator().set_params(integer=True)
 
 
-def bars(
-    path: Path,
-    rows: Sequence[str],
-    series: Mapping[str, Values],
-    *,
-    xlabel: str,
-    title: str = "",
-) -> None:
+def bars(path: Path, rows: Sequence[str], series: Mapping[str, Values], *, xlabel: str, title: str = "") -> None:
     """Draw a horizontal bar a row, made of the series one after the other; ``None`` is nothing.
 
     Args:

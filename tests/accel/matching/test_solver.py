@@ -36,8 +36,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
-    [(None, "Triton is not installed"), (object(), "they need a CUDA device, not cpu")],
+    ("spec", "message"), [(None, "Triton is not installed"), (object(), "they need a CUDA device, not cpu")]
 )
 def test_where_kernels_cannot_run_matching_is_tiled(
     spec: object, message: str, monkeypatch: pytest.MonkeyPatch

@@ -18,13 +18,7 @@ from torch import Tensor
 
 from helpers import assert_near, randn
 from steerers.accel.networks import for_inference, layers
-from steerers.accel.networks.compact import (
-    FastCompact,
-    LevelFrame,
-    LevelKeypoints,
-    choose_in_cells,
-    merge_scales,
-)
+from steerers.accel.networks.compact import FastCompact, LevelFrame, LevelKeypoints, choose_in_cells, merge_scales
 from steerers.models import compact
 from steerers.models.compact import FLATTEST, Compact, CompactConfig, Pyramid, textured, textured_cells
 from steerers.models.sampling import KeypointSampling, choose_keypoints

@@ -32,17 +32,7 @@ from steerers.training.objectives.keypoints import (
     splat,
     without_margin,
 )
-from training.tiny import (
-    STILL,
-    Shift,
-    batch_of,
-    compact,
-    descriptor_objective,
-    photographs,
-    rotated,
-    shifted,
-    store_of,
-)
+from training.tiny import STILL, Shift, batch_of, compact, descriptor_objective, photographs, rotated, shifted, store_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -280,12 +280,7 @@ class Merged(NamedTuple):
 
 
 def _choose(
-    images: Tensor,
-    logits: Tensor,
-    num_keypoints: int,
-    masks: Tensor | None,
-    sampling: KeypointSampling,
-    factor: float,
+    images: Tensor, logits: Tensor, num_keypoints: int, masks: Tensor | None, sampling: KeypointSampling, factor: float
 ) -> tuple[Tensor, Tensor]:
     """What :func:`choose_in_cells` gives where there is something to see; without kernels by PyTorch's operations."""
     if layers.has_kernels(images.device) and not sampling.coverage and sampling.nms_size > 1:

@@ -255,9 +255,7 @@ def _arrange(
 
 
 def arrange(
-    parts: Sequence[tuple[Tensor, Tensor, Tensor]],
-    frames: Sequence[tuple[float, float, float]],
-    num_keypoints: int,
+    parts: Sequence[tuple[Tensor, Tensor, Tensor]], frames: Sequence[tuple[float, float, float]], num_keypoints: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """:func:`~steerers.accel.networks.compact.merge_scales` of parts in any order, whose descriptions may lie apart."""
     scores = parts[0][1] if len(parts) == 1 else torch.cat([score for _, score, _ in parts], dim=1)  # (B, M)
