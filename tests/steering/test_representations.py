@@ -90,7 +90,7 @@ def test_steps_refuse_rotations_between(group: Group, k: int, off: float) -> Non
     assert group.order is not None
     angle = (k + off) * 2 * math.pi / group.order
     with pytest.raises(
-        ValueError, match=f"{group} rotations by multiples of {360 / group.order:g} degrees only"
+        ValueError, match=f"{group} rotates by multiples of {360 / group.order:g} degrees only"
     ) as caught:
         group.steps(torch.tensor([0.0, angle], dtype=torch.float64))
     assert f"got {math.degrees(angle):g} degrees" in str(caught.value)

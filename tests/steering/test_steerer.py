@@ -392,9 +392,9 @@ def test_descriptions_of_another_length_are_refused(make: Callable[[], Steerer])
 @every_cyclic_kind
 @pytest.mark.parametrize("angle", [0.5, math.nan, math.inf])
 def test_rotations_outside_a_cyclic_group_are_refused(make: Callable[[], Steerer], angle: float) -> None:
-    with pytest.raises(ValueError, match=r"C4 rotations by|finite|nan|inf"):
+    with pytest.raises(ValueError, match=r"C4 rotates by|finite|nan|inf"):
         make().steer(torch.zeros(3, 8), angle)
-    with pytest.raises(ValueError, match=r"C4 rotations by|finite|nan|inf"):
+    with pytest.raises(ValueError, match=r"C4 rotates by|finite|nan|inf"):
         make().steer(torch.zeros(3, 8), torch.tensor([0.0, QUARTER, angle]))
 
 
@@ -479,7 +479,7 @@ def test_discretised_so2_acts_alike(representation: Representation, order: int, 
         assert not part.steer(descriptions, angle).requires_grad
         # A matrix is exponentiated once and then multiplied: rounding grows with the power.
         assert_near(part.steer(descriptions, angle), whole.steer(descriptions, angle % (2 * math.pi)).detach(), 1e-6)
-        with pytest.raises(ValueError, match=f"C{order} rotations by multiples"):
+        with pytest.raises(ValueError, match=f"C{order} rotates by multiples"):
             part.steer(descriptions, math.pi / order)
 
 

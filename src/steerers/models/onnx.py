@@ -42,7 +42,7 @@ _TRIED = ((117, 150), (96, 203))  # (height, width), no multiples of a stride
 class Agreement(NamedTuple):
     """How far a graph, run by onnxruntime, gives what the network gives in PyTorch."""
 
-    keypoints: float  # share of the network's keypoints that the graph has too
+    keypoints: float  # fraction of the network's keypoints that the graph has too
     cosine: float  # least cosine of their descriptions
 
     @property
@@ -114,7 +114,7 @@ def matching_metadata(model: Model) -> dict[str, str]:
     """What is needed to match the descriptions: the model, its strategy with its options, and its steerer.
 
     A fixed SO(2) steerer is told by ``steerer.frequencies``, the frequency of each coordinate as JSON: those of
-    frequency 0 stay as they are, and each two neighbours of frequency f rotation by f times the angle.
+    frequency 0 stay as they are, and each two neighbours of frequency f rotate by f times the angle.
     """
     strategy = make_strategy(
         model.strategy,

@@ -82,9 +82,7 @@ class Group:
         steps = exact.round()
         if not bool(((exact - steps).abs() <= 1e-4).all()):
             worst = math.degrees(float(angle.double().flatten()[(exact - steps).abs().argmax()]))
-            raise ValueError(
-                f"{self} rotations by multiples of {360 / self.order:g} degrees only, got {worst:g} degrees"
-            )
+            raise ValueError(f"{self} rotates by multiples of {360 / self.order:g} degrees only, got {worst:g} degrees")
         return steps.long() % self.order
 
     def fold(self, frequency: int) -> int:

@@ -230,9 +230,9 @@ def _lowered(
     lowered = np.zeros((*weights.shape[:2], int((high[taps[:, -1]] - start).max()) + 1))
     for tap in range(weights.shape[2]):
         at = taps[:, tap]
-        for side, share in ((low, 1 - part), (high, part)):
+        for side, fraction in ((low, 1 - part), (high, part)):
             slot = (side[at] - start)[:, None, None]  # (fine, 1, 1)
-            lowered += (np.arange(lowered.shape[2]) == slot) * (weights[:, :, tap] * share[at, None])[:, :, None]
+            lowered += (np.arange(lowered.shape[2]) == slot) * (weights[:, :, tap] * fraction[at, None])[:, :, None]
     return start, lowered
 
 
