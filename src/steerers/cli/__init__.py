@@ -7,6 +7,7 @@ traceback.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,9 @@ from typing import NoReturn
 
 from steerers._console import BAD_INPUT, INTERRUPTED
 from steerers._version import __version__
+
+COMMANDS = ("match", "models", "fit", "train", "spectrum", "data", "eval", "bench", "export")
+"""The modules of this folder that are commands, in the order of the help."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,15 +27,13 @@ class Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 
-def make_parser() -> Parser:
-    """The whole command line; subcommands import what they need when they run."""
-    from steerers.cli import bench, data, eval, export, fit, match, models, spectrum, train
-
+def make_parser(asked: str | None = None) -> Parser:
+    """The command line: of the command that is asked for, where that is known, else of all; importing takes time."""
     parser = Parser(prog="steerers", description="Match images whatever their in-plane rotation.")
     parser.add_argument("--version", action="version", version=f"steerers {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for module in (match, models, fit, train, spectrum, data, eval, bench, export):
-        module.COMMAND.add_to(commands)
+    for name in (asked,) if asked in COMMANDS else COMMANDS:
+        importlib.import_module(f"steerers.cli.{name}").COMMAND.add_to(commands)
     return parser
 
 
@@ -41,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # process on two cores spinning made `steerers match` take up to 22 seconds instead of 3; on idle ones this costs
     # nothing that can be measured (never to spin at all costs half a second).
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    arguments = make_parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    arguments = make_parser(given[0] if given else None).parse_args(given)
     try:
         code = int(arguments.run(arguments) or 0)
         sys.stdout.flush()  # a reader that has gone away shows now, not at exit

@@ -255,7 +255,7 @@ class Pyramid(Extractor):
     keypoints of all scales the best are kept. Half the size costs a quarter of the time.
 
     The other's scores are fractions of one among all pixels of an image, so they are weighed by the image's area: what
-    is left is how far a place stands out, whatever the size.
+    is left is how far a keypoint stands out, whatever the size.
 
     Args:
         extractor: the one that is run.
@@ -280,7 +280,7 @@ class Pyramid(Extractor):
         scales = self.scales_for(images)
         found_at = [_nearest(found, scales) for found in keypoints]
         for index, scale in enumerate(scales):
-            here = [places == index for places in found_at]
+            here = [levels == index for levels in found_at]
             if index > 0 and not any(bool(chosen.any()) for chosen in here):
                 continue
             level = shrink(images, scale)
