@@ -72,8 +72,8 @@ def _objective(config: TrainConfig, network: Detector | Descriptor, pretrained: 
     steerer = build_steerer(config.steerer, network.dim, config.seed)
     _check_rotations(config, steerer)
     if config.setting == "joint":
-        if not isinstance(network, Compact) or steerer is None:
-            raise ValueError("setting 'joint' needs model.kind 'compact' and a steerer")
+        if not isinstance(network, Compact):
+            raise ValueError("setting 'joint' needs model.kind 'compact'")
         return JointObjective(network, steerer, config.matching, config.keypoints)
     detector = build_detector(config.model) if pretrained else NoDetector(config.model)
     return DescriptorObjective(network, steerer, detector, config.setting, config.matching)
@@ -93,6 +93,11 @@ def _check_data(config: TrainConfig) -> None:
 def _check_rotations(config: TrainConfig, steerer: Steerer | None) -> None:
     """Refuse rotations that the steerer does not have."""
     rotations = config.data.rotations
+    if steerer is None and config.setting == "joint" and rotations in ("C4", "SO2"):
+        raise ValueError(
+            f"without a steerer (steerer.kind 'none') views cannot be rotated against each other: set "
+            f"data.rotations to 'none' or 'joint-{rotations}', or steerer.kind to 'inv'"
+        )
     order = None if steerer is None else steerer.group.order
     if order is not None and (rotations == "SO2" or (rotations == "C4" and order % 4)):
         raise ValueError(f"steerer.group C{order} does not have all the rotations of data.rotations {rotations!r}")

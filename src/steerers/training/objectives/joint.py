@@ -31,7 +31,7 @@ class JointObjective(Objective):
     """
 
     def __init__(
-        self, network: Compact, steerer: Steerer, matching: MatchingOptions, keypoints: KeypointOptions
+        self, network: Compact, steerer: Steerer | None, matching: MatchingOptions, keypoints: KeypointOptions
     ) -> None:
         super().__init__()
         self.network, self.steerer, self.matching, self.keypoints = network, steerer, matching, keypoints
