@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from steerers.steering.representations import Group, Representation
 
+EXPONENTIALS = 16
+"""Rotations whose matrices are made at once: several small exponentials take a GPU little longer than one."""
+
 
 class Action(ABC, nn.Module):
     """A (possibly approximate) representation of ``group`` on descriptions of length ``dim``."""
@@ -145,22 +148,21 @@ class MatrixAction(Action):
             return flat.view(*shape, self.dim)
         order = which.argsort(stable=True)
         counts = which.bincount(minlength=len(rotations)).tolist()
-        parts = [
-            part @ self.element(rotation).to(part).mT
-            for part, rotation in zip(flat[order].split(counts), rotations, strict=True)
-        ]
+        elements = (element for few in rotations.split(EXPONENTIALS) for element in self.element(few))
+        parts = [part @ element.to(part).mT for part, element in zip(flat[order].split(counts), elements, strict=True)]
         return torch.cat(parts)[order.argsort()].view(*shape, self.dim)
 
     def element(self, angle: Tensor) -> Tensor:
-        """The (D, D) matrix of a rotation by the scalar ``angle``; gradients flow to the weight."""
+        """The (..., D, D) matrices of rotations by (...) angles; gradients flow to the weight."""
         element: Tensor
         if self.group.order is not None:
-            element = torch.linalg.matrix_power(self.weight, int(self.group.steps(angle)))
-            return element
+            steps = self.group.steps(angle)
+            powers = [torch.linalg.matrix_power(self.weight, step) for step in steps.reshape(-1).tolist()]
+            return torch.stack(powers).view(*steps.shape, self.dim, self.dim)
         # In float64: repeated squaring multiplies rounding errors, which are large where TF32 is switched on. The CPU
         # does it where a device has no float64 (MPS).
         device = "cpu" if self.weight.device.type == "mps" else self.weight.device
-        scaled = self.weight.to(device, torch.float64) * angle.to(device, torch.float64)
+        scaled = self.weight.to(device, torch.float64) * angle.to(device, torch.float64)[..., None, None]
         element = torch.linalg.matrix_exp(scaled)
         return element.to(self.weight)
 
