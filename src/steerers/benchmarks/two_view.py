@@ -412,7 +412,7 @@ def _read_options(arguments: argparse.Namespace) -> PoseEstimator:
 _benchmark = partial(
     PairBenchmark[PosePair, PoseOutcome, PoseEstimator],
     max_size=1024,
-    rotates=True,
+    canvas="grow",
     options=PoseEstimator(),
     read_options=_read_options,
     measure=measure_pair,
@@ -447,6 +447,7 @@ def _megadepth(
         own_options=_options("opencv"),
         list_pairs=lambda arguments: list_megadepth(arguments.data, arguments.sequences),
         rotation=rotation,
+        canvas="keep" if rotation == "so2" else None,
     )
 
 

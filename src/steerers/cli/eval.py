@@ -22,7 +22,7 @@ from steerers.benchmarks.benchmark import Benchmark
 from steerers.benchmarks.collections import COLLECTIONS
 from steerers.benchmarks.equivariance import EQUIVARIANCE
 from steerers.benchmarks.homographies import HPATCHES, OXFORD
-from steerers.benchmarks.predict import ROTATIONS
+from steerers.benchmarks.predict import CANVASES, ROTATIONS
 from steerers.benchmarks.report import Report, dump, write_text
 from steerers.benchmarks.roto import ROTO_360
 from steerers.benchmarks.runs import SPEC
@@ -57,6 +57,8 @@ def _list_options(benchmark: Benchmark) -> Iterator[Option | tuple[Option, ...]]
     yield options.num_keypoints(benchmark.num_keypoints)
     if benchmark.max_size is not None:
         yield Option("--max-size", "longest side: %(default)s", positive, "PX", benchmark.max_size)
+        if benchmark.keeps_matches:
+            yield options.RESIZE
     if benchmark.short_side is not None:
         about = "shortest side of all images; smaller ones are enlarged (default: %(default)s)"
         yield Option("--short-side", about, positive, "PX", benchmark.short_side)
@@ -76,7 +78,9 @@ def _list_options(benchmark: Benchmark) -> Iterator[Option | tuple[Option, ...]]
     if benchmark.rotations is not None:
         about = f"{', '.join(ROTATIONS)}, or several (default: %(default)s)"
         yield Option("--rotation", about, _rotations, "LIST", benchmark.rotations)
-    if benchmark.rotates:
+    if benchmark.canvas is not None:
+        about = "of rotated images: keep their size, corners cut, or grow to hold all of them (default: %(default)s)"
+        yield Option("--canvas", about, default=benchmark.canvas, choices=tuple(CANVASES))
         yield flag("--mask-corners", "no keypoints in the black corners that oblique rotations leave")
     yield from benchmark.own_options
 
