@@ -27,6 +27,7 @@ from steerers.benchmarks.report import Report, dump, write_text
 from steerers.benchmarks.roto import ROTO_360
 from steerers.benchmarks.runs import SPEC
 from steerers.benchmarks.satast import SAT_AST
+from steerers.benchmarks.scannet import SCANNET
 from steerers.benchmarks.speed.runtime import RUNTIME
 from steerers.benchmarks.two_view import CAMERAS, MEGADEPTH
 from steerers.cli import options
@@ -40,7 +41,7 @@ PREDICTIONS = "predictions"
 
 
 BENCHMARKS: tuple[Benchmark, ...] = (
-    OXFORD, HPATCHES, ROTO_360, *MEGADEPTH, CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME, EQUIVARIANCE
+    OXFORD, HPATCHES, ROTO_360, *MEGADEPTH, *SCANNET, CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME, EQUIVARIANCE
 )  # fmt: skip
 """All that there are, in the order of the help."""
 
