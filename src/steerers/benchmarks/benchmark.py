@@ -178,16 +178,12 @@ class Result(Generic[AnyPair, AnyOutcome, AnyOptions]):
         if views.short_side is not None:
             size = f"shortest side {views.short_side} px"
         elif views.squashes:
-            size = (
-                f"squashed to {views.max_size} x {views.max_size} px (after they are rotated; estimated angles are of "
-                f"what is squashed)"
-            )
-        rotated = (
-            ""
-            if self.canvas is None
-            else (f" A rotated image is {CANVASES[self.canvas]}; what it uncovers is {self.corners}.")
-        )
-        return f"At most {most} keypoints an image, {size}.{rotated}"
+            square = f"{views.max_size} x {views.max_size} px"
+            size = f"squashed to {square}, after any rotation; estimated angles are those of squashed images"
+        shown = f"At most {most} keypoints an image, {size}."
+        if self.canvas is None:
+            return shown
+        return f"{shown} A rotated image is {CANVASES[self.canvas]}; what it uncovers is {self.corners}."
 
 
 def by_sequence(pair: Pair) -> str:

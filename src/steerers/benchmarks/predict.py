@@ -202,7 +202,8 @@ def make_view(
     size, canvas = (width, height), (tensor.shape[2], tensor.shape[1])
     if settings.squashes:
         size = fit_within(loaded.stored_size, settings.max_size)
-        image = load_image(to_uint8(tensor), max_size=settings.max_size, resize="squash", mask=mask)
+        square = load_image(to_uint8(tensor), max_size=settings.max_size, resize="squash", mask=mask)
+        image = replace(square, name=loaded.name)
     else:
         image = Image(tensor.contiguous(), torch.eye(3, dtype=torch.float64), canvas, mask, loaded.name)
     to_upright = scaling((width, height), size) @ torch.linalg.inv(to_rotated)

@@ -63,8 +63,8 @@ OPENCV_CONFIDENCE = 0.99999
 OPENCV_ITERATIONS = 1000
 """OpenCV's own default, which DeDoDe keeps."""
 PAPER = (
-    " Rows of the paper are of its own protocol: images squashed to 784 x 784, 20000 keypoints, the opencv estimator, "
-    "and all of MegaDepth-1500, whatever was asked for here."
+    " Rows of the paper are of its own protocol: images squashed to 784 x 784 (`--resize squash --max-size 784`), "
+    "20000 keypoints, the opencv estimator, and all of MegaDepth-1500, whatever was asked for here."
 )
 
 
