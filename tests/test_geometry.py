@@ -22,6 +22,7 @@ from steerers.geometry import (
     quarter_turns,
     resized_points,
     rotate_image,
+    rotate_squashed,
     rotation,
     rotation_about_centre,
     rotation_of,
@@ -253,6 +254,56 @@ def test_rotate_image_fills_the_corners() -> None:
     assert rotated.min() >= 0.25 - 1e-6
     assert rotated.max() <= 1 + 1e-6
     assert (rotate_image(image, math.radians(30))[0][:, 0, 0] == 0).all()
+
+
+@relaxed
+@given(size=sizes, angle=angles)
+def test_rotation_on_the_own_canvas(size: tuple[int, int], angle: float) -> None:
+    """Centre and size stay; every other point goes where the linear map takes its offset."""
+    transform, new_size = rotation_about_centre(size, angle, expand=False)
+    assert new_size == size
+    centre = np.array(size) / 2 - 0.5
+    point = np.array([3.0, -7.0])
+    c, s = math.cos(angle), math.sin(angle)
+    moved = transform_points(transform, torch.from_numpy(centre + point))
+    np.testing.assert_allclose(moved, centre + np.array([c * 3 + s * -7, -s * 3 + c * -7]), atol=1e-9)
+
+
+@relaxed
+@given(size=sizes, k=st.integers(-5, 5))
+def test_quarter_turns_on_the_own_canvas_are_cut(size: tuple[int, int], k: int) -> None:
+    """What stays of an image that is not square is the middle of the whole rotation, and the rest is filled."""
+    width, height = size
+    image = torch.rand(2, height, width, generator=generator())
+    rotated, _ = rotate_image(image, k * math.pi / 2, fill=-1.0, expand=False)
+    assert rotated.shape == image.shape
+    whole = torch.rot90(image, k, dims=(1, 2))
+    if k % 2 == 0 or width == height:
+        assert torch.equal(rotated, whole)
+    elif (width - height) % 2 == 0:  # else it is half a pixel off
+        side, x, y = min(size), (width - min(size)) // 2, (height - min(size)) // 2
+        middle = whole[:, x : x + side, y : y + side]
+        torch.testing.assert_close(rotated[:, y : y + side, x : x + side], middle, atol=1e-3, rtol=0)
+        assert int((rotated[0] < -0.99).sum()) == width * height - side**2
+
+
+@pytest.mark.parametrize("degrees", [0, 10, 45, 90, 137, 180, 200.5, 270, -33])
+@pytest.mark.parametrize("size", [(200, 90), (70, 160), (120, 120)])
+def test_what_was_squashed_rotates_as_if_it_had_its_shape(degrees: float, size: tuple[int, int]) -> None:
+    """A dot is found where rotating the image, and then squashing the canvas, takes it."""
+    side = (100, 100)
+    dot = torch.tensor([0.6 * size[0], 0.42 * size[1]], dtype=torch.float64)
+    to_squashed = torch.tensor([side[0] / size[0], side[1] / size[1]], dtype=torch.float64)
+    squashed = gaussian(side, (dot + 0.5) * to_squashed - 0.5, sigma=4.0)
+    rotated, transform = rotate_squashed(squashed, math.radians(degrees), size)
+    assert rotated.shape == (1, 100, 100)
+    whole, canvas = rotation_about_centre(size, math.radians(degrees))
+    expected = (transform_points(whole, dot) + 0.5) * torch.tensor(side) / torch.tensor(canvas) - 0.5
+    moved = transform_points(transform, (dot + 0.5) * to_squashed - 0.5)
+    torch.testing.assert_close(moved, expected.double(), atol=1e-9, rtol=0)
+    assert (centroid(rotated.double()) - expected).abs().max() < 0.05
+    if degrees % 90 == 0:
+        assert torch.equal(rotated, torch.rot90(squashed, int(degrees // 90), dims=(1, 2)))
 
 
 def test_warp_image() -> None:

@@ -69,6 +69,53 @@ def test_two_views_of_a_house_one_rotated() -> None:
     assert direction < 5.0
 
 
+@pytest.mark.parametrize("strategy", ["max-matches", "tta"])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_quarter_turns_of_squashed_images_are_found_exactly(strategy: str, k: int) -> None:
+    """The photograph is not square, and what the network sees is: keypoints are stored pixels all the same."""
+    matcher = steerers.load("upright-sift", strategy=strategy, num_keypoints=500, max_size=400, resize="squash")
+    m = matcher(HOUSE[0], rotated(HOUSE[0], k))
+    assert m.features0 is not None
+    assert m.features0.image_size == (1024, 768)
+    assert m.angle == pytest.approx({1: 90, 2: 180, 3: -90}[k])
+    _, transform = rotate_image(torch.zeros(1, 768, 1024), k * math.pi / 2)
+    H, inliers = m.homography()
+    assert H is not None
+    assert inliers.mean() > 0.9
+    assert corner_error(H, transform.numpy(), (1024, 768)) < 1.0  # a squashed pixel is 2.56 x 1.92 stored ones
+
+
+@pytest.mark.parametrize("orientation", [1, 6, 7])
+def test_augmentation_of_squashed_images_by_any_angle(tmp_path: Path, orientation: int) -> None:
+    """A photograph, whose tag may rotate or mirror it, against itself rotated by 45 degrees; then both are squashed."""
+    stored = PIL.Image.open(HOUSE[0]).resize((512, 384))
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    stored.save(tmp_path / "a.png", exif=exif)
+    upright = load_image(tmp_path / "a.png", exif="apply")
+    oblique, transform = rotate_image(upright.tensor, math.radians(45), fill=0.5)
+    matcher = steerers.load(
+        "upright-sift", strategy="tta", order=8, num_keypoints=500, max_size=400, resize="squash", exif="apply"
+    )
+    m = matcher(tmp_path / "a.png", oblique)
+    expected = transform_points(transform @ torch.linalg.inv(upright.to_stored), torch.from_numpy(m.keypoints0))
+    error = np.hypot(*(m.keypoints1 - expected.numpy()).T)
+    assert len(m) > 100
+    assert np.median(error) < 0.8  # a squashed pixel is 1.3 to 1.6 stored ones
+    assert np.mean(error < 3) > 0.9
+
+
+def test_a_side_to_squash_to_is_asked_for_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steerers.models.zoo.build", pytest.fail)
+    with pytest.raises(ValueError, match="resize 'squash' needs a max_size"):
+        steerers.load("dedode-b", max_size=None, resize="squash")
+    with pytest.raises(ValueError, match="resize must be 'fit' or 'squash', got 'pad'"):
+        steerers.load("dedode-b", resize="pad")  # type: ignore[arg-type]
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="resize 'squash' needs a max_size"):
+        replace(steerers.load("sift"), max_size=None, resize="squash")
+
+
 def test_planar_pair_by_sift() -> None:
     m = steerers.load("sift")(EXAMPLES / "board_0.jpg", EXAMPLES / "board_1.jpg")
     H, inliers = m.homography()

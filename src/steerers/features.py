@@ -105,7 +105,9 @@ class Matches:
     """Matched keypoints of two images, best score first, with the rotation between the images.
 
     ``angle`` is the counter-clockwise rotation, in degrees in (-180, 180], that brings image 0 onto image 1; ``angles``
-    is the same for every match. Both are ``None`` for a strategy that does not estimate them.
+    is the same for every match. Both are ``None`` for a strategy that does not estimate them. Of images that were
+    squashed (``load(..., resize="squash")``) they are rotations of the squashed ones; rotations of the stored images
+    they are where these are square, or the angle is a multiple of 90 degrees.
     """
 
     keypoints0: FloatArray  # (K, 2) stored pixels of image 0

@@ -111,37 +111,57 @@ def rotation_of(linear: Tensor) -> float | None:
     return math.atan2(float(linear[0, 1] - linear[1, 0]), float(linear[0, 0] + linear[1, 1]))
 
 
-def rotation_about_centre(size: Size, angle: float) -> tuple[Tensor, Size]:
-    """The map of pixels when an image of ``size`` rotates about its centre onto a canvas that holds all of it.
+def rotation_about_centre(size: Size, angle: float, *, expand: bool = True) -> tuple[Tensor, Size]:
+    """The map of pixels when an image of ``size`` rotates about its centre.
+
+    Args:
+        expand: onto a canvas that holds all of it; else onto one of its own size, and what leaves that is lost.
 
     Returns:
         The (3, 3) map from the pixels of the image to those of the rotated one, and the (width, height) of the canvas.
     """
     linear = rotation(angle)
     extent = torch.tensor(size, dtype=torch.float64)
-    width, height = (linear.abs() @ extent - 1e-6).ceil().tolist()
-    centre, new_centre = (extent - 1) / 2, (torch.tensor([width, height], dtype=torch.float64) - 1) / 2
+    new_extent = (linear.abs() @ extent - 1e-6).ceil() if expand else extent
     transform = torch.eye(3, dtype=torch.float64)
     transform[:2, :2] = linear
-    transform[:2, 2] = new_centre - linear @ centre
+    transform[:2, 2] = (new_extent - 1) / 2 - linear @ ((extent - 1) / 2)
+    width, height = new_extent.tolist()
     return transform, (int(width), int(height))
 
 
-def rotate_image(image: Tensor, angle: float, fill: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Rotate a (C, H, W) image counter-clockwise by ``angle`` radians onto a canvas that holds all of it.
+def rotate_image(image: Tensor, angle: float, fill: float = 0.0, *, expand: bool = True) -> tuple[Tensor, Tensor]:
+    """Rotate a (C, H, W) image counter-clockwise by ``angle`` radians, as :func:`rotation_about_centre` says.
 
-    Quarter turns move pixels exactly (:func:`torch.rot90`); other angles sample bilinearly, and what lies outside the
-    image is ``fill``.
+    Quarter turns move pixels exactly (:func:`torch.rot90`) if the canvas holds the whole image; others sample
+    bilinearly, and what lies outside the image is ``fill``.
 
     Returns:
         The rotated (C, H', W') image, and the (3, 3) map from pixels of the image to pixels of the rotated one.
     """
     height, width = image.shape[-2:]
-    transform, new_size = rotation_about_centre((width, height), angle)
+    transform, new_size = rotation_about_centre((width, height), angle, expand=expand)
     k = quarter_turns(angle)
-    if k is not None:
+    if k is not None and new_size == ((height, width) if k % 2 else (width, height)):
         return torch.rot90(image, k, dims=(-2, -1)), transform
     return warp_image(image, transform, new_size, fill), transform
+
+
+def rotate_squashed(image: Tensor, angle: float, size: Size, fill: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Rotate what was squashed: the image of ``size`` (width, height) that a (C, S, S) one was made of.
+
+    That image rotates onto a canvas that holds all of it, and the canvas is squashed to S x S. Quarter turns move
+    pixels exactly; others sample what was squashed bilinearly, once.
+
+    Returns:
+        As :func:`rotate_image`; both pixels are those of squashed images.
+    """
+    if quarter_turns(angle) is not None:
+        return rotate_image(image, angle)
+    side = (image.shape[-1], image.shape[-2])
+    rotate, canvas = rotation_about_centre(size, angle)
+    transform = scaling(canvas, side) @ rotate @ scaling(side, size)
+    return warp_image(image, transform, side, fill), transform
 
 
 def warp_image(image: Tensor, transform: Tensor, new_size: Size, fill: float = 0.0) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import overload
 
 import numpy as np
@@ -14,8 +15,8 @@ from torch import Tensor
 from steerers._devices import parse_device
 from steerers._files import StrPath
 from steerers.features import Features, Matches
-from steerers.geometry import rotate_image, rotation_of, transform_points, wrap_degrees
-from steerers.images.load import Exif, Image, ImageSource, load_image
+from steerers.geometry import rotate_image, rotate_squashed, rotation_of, transform_points, wrap_degrees
+from steerers.images.load import Exif, Image, ImageSource, Resize, check_resize, load_image
 from steerers.images.read_ahead import put_together, read_images
 from steerers.matching.assignment import Assignment, number_of_most_matches
 from steerers.matching.strategies import (
@@ -46,6 +47,7 @@ class Pipeline:
     Attributes:
         tta: test-time augmentation: how many rotations of the first image are described, of which the one with the most
             matches is kept. It needs no steerer, but one run of the network for each: what steerers replace.
+        resize: see :func:`~steerers.images.load.load_image`; with ``"squash"`` angles are those of squashed images.
     """
 
     model: Model
@@ -55,8 +57,10 @@ class Pipeline:
     exif: Exif = "ignore"
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     tta: int | None = None
+    resize: Resize = "fit"
 
     def __post_init__(self) -> None:
+        check_resize(self.resize, self.max_size)
         if self.tta is not None:
             count_augmentations(self.tta)
         if not isinstance(self.num_keypoints, int) or self.num_keypoints < 1:
@@ -98,7 +102,7 @@ class Pipeline:
     def load_image(self, source: ImageSource | Image, mask: ImageSource | None = None) -> Image:
         """Read an image as :meth:`extract` would; what is already an :class:`~steerers.images.load.Image` stays."""
         if not isinstance(source, Image):
-            return load_image(source, max_size=self.max_size, exif=self.exif, mask=mask)
+            return load_image(source, max_size=self.max_size, resize=self.resize, exif=self.exif, mask=mask)
         if mask is not None:
             raise ValueError("give the mask when the image is loaded: this one is loaded already")
         return source
@@ -180,10 +184,15 @@ class Pipeline:
         return self._to_matches(replace(found[best], angle=angle), rotated0[best], features1)
 
     def extract_rotated(self, image: Image, angle: float) -> Features:
-        """:meth:`extract` of the image rotated by ``angle``, in radians, with keypoints of the image as it was."""
+        """:meth:`extract` of the image rotated by ``angle``, in radians, with keypoints of the image as it was.
+
+        A squashed one rotates as if it had its shape, and is squashed again: the network sees one size alone.
+        """
+        squashed = self.resize == "squash"
+        rotate = partial(rotate_squashed, size=image.upright_size) if squashed else rotate_image
         allowed = torch.ones(image.tensor.shape[1:]) if image.mask is None else image.mask.float()
-        rotated, to_rotated = rotate_image(image.tensor.to(self.device), angle, fill=0.5)
-        mask = rotate_image(allowed[None], angle)[0][0] > 0.999
+        rotated, to_rotated = rotate(image.tensor.to(self.device), angle, fill=0.5)
+        mask = rotate(allowed[None], angle)[0][0] > 0.999
         return self._features([replace(image, tensor=rotated, mask=mask)], torch.linalg.inv(to_rotated))[0]
 
     # Steps ------------------------------------------------------------------------------------------------------------
@@ -244,6 +253,7 @@ def load(
     precision: str = "float32",
     sampling: KeypointSampling | None = None,
     fast: bool = True,
+    resize: Resize = "fit",
     **options: object,
 ) -> Pipeline:
     """A matcher by the name of its model.
@@ -259,6 +269,8 @@ def load(
         order: how many rotations a strategy tries; by default what the steerer has (8 for SO(2)).
         num_keypoints: most keypoints an image.
         max_size: images are shrunk so that no side is longer; ``None`` keeps their size.
+        resize: ``"squash"`` makes every image a square of ``max_size`` pixels a side, as the paper does with 784; by
+            default shapes are kept, and rotations stay rotations.
         exif: ``"apply"`` rotates photographs upright by their EXIF orientation before matching; keypoints stay those of
             the stored pixels.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
@@ -270,7 +282,8 @@ def load(
             ``prototype``, ``ratio``; the first two by default as they suit the model.
     """
     checked = parse_device(device)
-    if strategy is not None:  # before any download
+    check_resize(resize, max_size)  # before any download
+    if strategy is not None:
         check_name(strategy)
     model = zoo.build(name, detector=detector, steerer=steerer, weights=weights)
     model = zoo.configure(model, precision, sampling, fast=fast, device=checked)
@@ -283,7 +296,7 @@ def load(
     if issubclass(STRATEGIES[chosen], SoftmaxStrategy):
         options = {"inverse_temperature": model.inverse_temperature, "threshold": model.threshold, **options}
     made = make_strategy(chosen, model.steerer, order=order, **options)
-    return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta)
+    return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta, resize)
 
 
 def count_augmentations(order: Order) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,21 +19,25 @@ from benchmarks.dots import IMAGES, SIZE, Stub, assert_same, draw_collection, ma
 from helpers import detect_image
 from steerers.benchmarks import predict, speed
 from steerers.benchmarks.predict import (
+    CANVASES,
     ROTATIONS,
+    Canvas,
     Pair,
     Recent,
+    View,
     ViewSettings,
     choose,
     count_bytes,
     fit_size,
     load_at,
+    make_view,
     resize,
     rotate_pairs,
 )
 from steerers.benchmarks.runs import Run, load_runs
 from steerers.features import Keypoints
 from steerers.geometry import transform_points
-from steerers.images.load import Image, ImageError, load_image
+from steerers.images.load import Image, ImageError, Resize, load_image
 from steerers.matching.strategies import make_strategy
 from steerers.models.base import SingleExtractor
 from terrain import save
@@ -161,6 +166,99 @@ def test_an_image_of_the_right_size_stays() -> None:
     image = load_image(blob((60, 40), (0.5, 0.5)))
     assert resize(image, 40) is image
     assert isinstance(resize(image, 20), Image)
+
+
+# Squashing and canvases -----------------------------------------------------------------------------------------------
+
+
+def shown(path: Path, rotation: int, settings: ViewSettings) -> tuple[View, Image]:
+    return make_view(load_at(path, settings), path, rotation, settings, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("size", [(90, 60), (41, 77), (64, 64)])
+def test_what_is_not_rotated_is_squashed_as_the_pipeline_does(tmp_path: Path, size: tuple[int, int]) -> None:
+    """Quarter turns follow, but for the rounding of 8 bits, which depends on which axis is resampled first."""
+    noise = torch.rand(3, size[1], size[0], generator=torch.Generator().manual_seed(0))
+    save(0.3 + 0.4 * noise, tmp_path / "a.png")  # so that nothing overshoots
+    settings = ViewSettings(50, resize="squash")
+    expected = load_image(tmp_path / "a.png", max_size=50, resize="squash").tensor
+    for k in range(4):
+        _, seen = shown(tmp_path / "a.png", 90 * k, settings)
+        rotated = torch.rot90(expected, k, dims=(1, 2))
+        assert torch.equal(seen.tensor, rotated) or (k and (seen.tensor - rotated).abs().max() < 2.01 / 255)
+
+
+@given(
+    st.integers(20, 90), st.integers(20, 90), st.integers(16, 100), st.integers(-40, 40),
+    st.sampled_from(["keep", "grow"]), st.sampled_from(["fit", "squash"]), st.data(),
+)  # fmt: skip
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_stored_pixel_is_found_in_every_view(
+    tmp_path: Path, width: int, height: int, side: int, tens: int, canvas: Canvas, resize: Resize, data: st.DataObject
+) -> None:
+    """From a stored pixel by hand to what the network sees, and back by the view: rotated first, then squashed."""
+    stored = np.array([data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))], np.float64)
+    PIL.Image.new("RGB", (width, height)).save(tmp_path / "a.bmp")
+    view, image = shown(tmp_path / "a.bmp", 10 * tens, ViewSettings(side, resize=resize, canvas=canvas))
+    shrink = min(1.0, side / max(width, height))
+    size = np.array([max(1, round(width * shrink)), max(1, round(height * shrink))])
+    assert (view.size, view.stored_size) == (tuple(size), (width, height))
+    upright = (stored + 0.5) * size / [width, height] - 0.5
+    loaded = size if resize == "fit" else np.array([width, height])  # the size at which it is rotated
+    c, s = math.cos(math.radians(10 * tens)), math.sin(math.radians(10 * tens))
+    turn = np.array([[c, s], [-s, c]])
+    frame = loaded if canvas == "keep" else np.ceil(abs(turn) @ loaded - 1e-6)
+    offset = (stored + 0.5) * loaded / [width, height] - loaded / 2
+    on_canvas = turn @ offset + frame / 2 - 0.5
+    seen = (on_canvas + 0.5) * side / frame - 0.5 if resize == "squash" else on_canvas
+    assert image.stored_size == tuple(frame)
+    assert image.tensor.shape[1:] == ((side, side) if resize == "squash" else (frame[1], frame[0]))
+    found = transform_points(image.to_stored, torch.from_numpy(seen))
+    np.testing.assert_allclose(found, on_canvas, atol=1e-6)
+    np.testing.assert_allclose(view.upright(found), upright, atol=1e-6)
+
+
+@pytest.mark.parametrize("tta", [None, 8])
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_the_network_sees_squares_alone(tmp_path: Path, tta: int | None, canvas: Canvas) -> None:
+    """However images are rotated, by the benchmark or for test-time augmentation; what it finds is where it was."""
+    save(blob((120, 80), (0.47, 0.55)), tmp_path / "a.png")
+    save(blob((60, 90), (0.55, 0.46)), tmp_path / "b.png")
+    extractor = Centroid()
+    pipeline = load_runs(["sift"], num_keypoints=10, max_size=64, resize="squash")[0].pipeline
+    model, strategy = replace(pipeline.model, extractor=extractor), make_strategy("dual-softmax", threshold=0.0)
+    run = Run("stub", replace(pipeline, model=model, strategy=strategy, tta=tta))
+    found = []
+    for rotation in (0, 90, 20, 160):
+        pairs = [Pair("ab", "", tmp_path / "a.png", tmp_path / "b.png", rotation0=10, rotation1=rotation)]
+        (predictions,) = predict_all([run], pairs, ViewSettings(64, resize="squash", canvas=canvas))
+        found.append(predictions[0])
+    assert set(extractor._shapes) == {(64, 64)}
+    for prediction in found:
+        assert (prediction.size0, prediction.size1) == ((64, 43), (43, 64))
+        np.testing.assert_allclose(prediction.matches.keypoints0, [[0.47 * 64 - 0.5, 0.55 * 43 - 0.5]], atol=0.3)
+        np.testing.assert_allclose(prediction.matches.keypoints1, [[0.55 * 43 - 0.5, 0.46 * 64 - 0.5]], atol=0.3)
+
+
+@pytest.mark.parametrize("rotation", [90, 40])
+@pytest.mark.parametrize("size", [(90, 60), (60, 60)])
+def test_a_kept_canvas_cuts(tmp_path: Path, rotation: int, size: tuple[int, int]) -> None:
+    save(torch.ones(3, size[1], size[0]), tmp_path / "a.png")
+    _, kept = shown(tmp_path / "a.png", rotation, ViewSettings(90, canvas="keep", mask_corners=True))
+    _, grown = shown(tmp_path / "a.png", rotation, ViewSettings(90, canvas="grow"))
+    assert kept.stored_size == size
+    whole = size[0] == size[1] and rotation == 90
+    assert (kept.mask is None) == whole
+    assert float(grown.tensor.mean(0).sum()) == pytest.approx(size[0] * size[1], rel=0.02)
+    if not whole:
+        assert kept.mask is not None
+        assert not kept.mask[0, 0]
+        assert float(kept.tensor.mean(0).sum()) < 0.95 * size[0] * size[1]
+
+
+def test_sides_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="short_side keeps shapes: give max_size with resize 'squash'"):
+        ViewSettings(short_side=60, resize="squash")
 
 
 # Keeping --------------------------------------------------------------------------------------------------------------

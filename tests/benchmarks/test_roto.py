@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from steerers.benchmarks import report, roto
 from steerers.benchmarks.metrics import apply
 from steerers.benchmarks.predict import ViewSettings
 from steerers.benchmarks.roto import ROTO_360, list_pairs, make_data
+from steerers.geometry import rotation_about_centre
 
 SIZE = (160, 160)
 ANGLES = (0, 30, 140, 250)
@@ -30,7 +32,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / scene).mkdir()
         points = dots() + np.array([0, offset])
         for angle in ANGLES:
-            H = roto.rotation_in_place(SIZE, angle)
+            H = rotation_about_centre(SIZE, math.radians(angle), expand=False)[0].numpy()
             draw(apply(H, points), folder / scene / f"1_rot{angle}.png", marked=angle > 0, size=SIZE)
             np.savetxt(folder / scene / f"1_rot{angle}.txt", H)
     return folder

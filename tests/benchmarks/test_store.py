@@ -36,6 +36,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[Pair]:
         {"settings": ViewSettings(short_side=100)},
         {"settings": ViewSettings(short_side=120)},
         {"settings": ViewSettings(mask_corners=True)},
+        {"settings": ViewSettings(resize="squash")},
         {"runs": [make_run(strategy="max-matches", order=4)]},
         {"runs": [make_run(threshold=0.2)]},
         {"runs": [make_run(num_keypoints=8)]},
@@ -53,6 +54,14 @@ def test_another_configuration_is_computed_anew(pairs: list[Pair], tmp_path: Pat
     predict_or_load(**{**wanted, **change})  # type: ignore[arg-type]
     assert len(list(tmp_path.iterdir())) == 2
     assert [path.name for path in kept.iterdir()] == ["00000.npz"]
+
+
+def test_canvases_are_told_apart_where_an_image_is_rotated(pairs: list[Pair], tmp_path: Path) -> None:
+    for rotation, folders in ((0, 1), (40, 3)):
+        rotated = [replace(pairs[0], rotation1=rotation)]
+        for canvas in ("grow", "keep"):
+            predict_or_load([make_run()], rotated, ViewSettings(canvas=canvas), cache=tmp_path)  # type: ignore[arg-type]
+        assert len(list(tmp_path.iterdir())) == folders
 
 
 def test_an_image_changed_in_place_is_matched_anew(pairs: list[Pair], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import PIL.Image
 import pytest
 import torch
 
-from helpers import EXAMPLES, assert_refused
+from helpers import EXAMPLES, assert_refused, run_command
 from steerers.cli import main
 from steerers.geometry import rotation_about_centre, warp_image
 from steerers.images.load import load_image, to_uint8
@@ -64,6 +64,27 @@ def test_tables_of_several_models(
     assert steered["angle_error_median"] < 15  # of the perspective view itself
     assert (steered["extractions_per_pair"], augmented["extractions_per_pair"]) == (2, 5)
     assert sift["angle_error_median"] is None
+
+
+def test_squashed_images_on_both_canvases(folders: dict[str, Path], elsewhere: Path) -> None:
+    """Told apart where matches are kept, and named in title, row and settings."""
+    arguments = ["eval", "oxford", "--data", folders["oxford"], "--num-keypoints", "400", "--max-size", "200"]
+    arguments += ["--models", "sift", "--rotation", "upright,fixed", "--json", "out.json", "--resize", "squash"]
+    for canvas, words in (("keep", "of its own size, corners cut"), ("grow", "that holds it whole")):
+        ran = run_command(*arguments, "--canvas", canvas)
+        assert (ran.code, "matched before" in ran.err) == (0, canvas == "grow")  # the upright ones
+        assert "squashed to 200 x 200 px" in ran.out
+        assert (
+            f"### fixed: second image of pair i rotated by (50 i + 40) mod 360 degrees, on a canvas {words}" in ran.out
+        )
+        assert f"| sift | dual-softmax | {canvas} |" in ran.out
+        report = json.loads((elsewhere / "out.json").read_text())
+        settings = {name: report["settings"][name] for name in ("max_size", "resize", "canvas")}
+        assert settings == {"max_size": 200, "resize": "squash", "canvas": canvas}
+        upright, fixed = (table["rows"][0] for table in report["tables"])
+        assert ("canvas" in upright, fixed["canvas"]) == (False, canvas)
+        assert min(upright["precision"], fixed["precision"]) > 0.8
+    assert len(list((elsewhere / "home" / "predictions").iterdir())) == 3
 
 
 def test_a_report_folder(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,6 +250,7 @@ def test_megadepth(
     assert "(paper)" in printed
     assert "Rows of the paper are of its own protocol: images squashed to 784 x 784" in printed
     assert "plain RANSAC, 0.5 px at the stored size" in printed  # the paper's estimator
+    assert ("| sift | dual-softmax | keep |" in printed) == (name == "megadepth-so2")
     ours, *paper = json.loads(out.read_text())["tables"][0]["rows"]
     assert [(pair["rotation0"], pair["rotation1"]) for pair in ours["pairs"]] == rotations
     assert ours["num_matches"] > 40
@@ -248,6 +270,11 @@ def test_megadepth(
         (["equivariance", "--data", "x", "--seed", "1"], "unrecognized arguments: --seed"),
         (["roto-360", "--data", "x", "--make", "no-such"], "there is no folder no-such; give --make a folder"),
         (["cameras", "--data", "no-such"], "there is no folder no-such; give --data a folder of sequences"),
+        (["megadepth-c4", "--data", ".", "--canvas", "keep"], "unrecognized arguments: --canvas keep"),
+        (["cameras", "--data", ".", "--canvas", "crop"], "invalid choice: 'crop'"),
+        (["cameras", "--data", ".", "--resize", "pad"], "invalid choice: 'pad'"),
+        (["aims", "--data", ".", "--resize", "squash"], "unrecognized arguments: --resize squash"),
+        (["equivariance", "--data", ".", "--resize", "squash"], "unrecognized arguments: --resize squash"),
         (["cameras", "--data", ".", "--apart", "0"], "'0' is not a whole number of at least 1"),
         (["cameras", "--data", ".", "--estimator", "magsac"], "invalid choice: 'magsac'"),
         (["cameras", "--data", ".", "--threshold", "-1"], "threshold must be positive"),

@@ -152,6 +152,27 @@ def test_report_of_the_default_model(matched: Matched, files: Path) -> None:
     assert np.mean(moved(report, truth) < 1.5) > 0.9
 
 
+def test_squashed_images_are_matched_in_stored_pixels(run: Run, files: Path, out: Path) -> None:
+    squash = ("--num-keypoints", "300", "--max-size", "200", "--resize", "squash", "--model", "upright-sift")
+    ran = run(
+        files / "good.png", files / "rotated_1.png", *squash, "--json", out / "m.json", "--out", out / "matches.png"
+    )
+    assert ran.code == 0
+    report = json.loads((out / "m.json").read_text())
+    assert report["angle_deg"] == pytest.approx(90)
+    truth, _ = rotation_about_centre(SIZE, math.pi / 2)
+    assert report["num_inliers"] > 100
+    assert np.median(moved(report, truth)) < 0.5
+    with PIL.Image.open(out / "matches.png") as opened:  # in the shapes of the stored images
+        assert opened.width == pytest.approx(640 / SIZE[0] * sum(SIZE), abs=60)
+
+
+def test_a_square_needs_a_side(run: Run, files: Path) -> None:
+    ran = run(files / "good.png", files / "good.png", "--resize", "squash", "--max-size", "none")
+    check_refused(ran, "resize 'squash' needs a max_size, to which both sides are brought; the paper's is 784")
+    check_refused(run(files / "good.png", files / "good.png", "--resize", "crop"), "invalid choice: 'crop'")
+
+
 @pytest.mark.parametrize(("name", "kind"), [("matches.png", "PNG"), ("matches.JPG", "JPEG")])
 def test_picture(run: Run, files: Path, out: Path, name: str, kind: str) -> None:
     ran = run(files / "good.png", files / "rotated_1.png", *QUICK, "--out", out / name)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from steerers.geometry import rotate_image, rotation, rotation_of, transform_points
-from steerers.images.load import ImageError, load_image, make_picture, to_grey, to_uint8
+from steerers.images.load import ImageError, Resize, load_image, make_picture, to_grey, to_uint8
 
 SIZE = (40, 24)  # (width, height)
 DOT = (29, 5)  # (x, y), off centre so that no rotation or flip maps it to itself
@@ -432,6 +432,14 @@ def test_bad_options() -> None:
         load_image(array, max_size=1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="exif must be 'ignore' or 'apply', got 'yes'"):
         load_image(array, exif="yes")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="resize must be 'fit' or 'squash', got 'crop'"):
+        load_image(array, resize="crop")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="resize 'squash' needs a max_size, to which both sides are brought"):
+        load_image(array, resize="squash")
+    with pytest.raises(ValueError, match="max_size must be at least 1 pixel, got 0"):
+        load_image(array, max_size=0, resize="squash")
+    with pytest.raises(ValueError, match="max_size must be at most 31622 to squash images to it, got 31623"):
+        load_image(array, max_size=31623, resize="squash")
 
 
 # Broken files ---------------------------------------------------------------------------------------------------------
@@ -647,6 +655,96 @@ def test_half_turn_finds_the_points_again() -> None:
         assert (transform_points(transform, stored) - stored_rotated).abs().max() < 1e-4
 
 
+# Squashing ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(300, 200), (131, 257), (40, 24), (64, 64), (1, 90)])
+@pytest.mark.parametrize("name", ["a.png", "grey.png", "a.jpg"])
+def test_squashed_as_the_authors_do(tmp_path: Path, size: tuple[int, int], name: str) -> None:
+    """To the bit what ``Image.open(path).resize((W, H))`` gives, be it larger or smaller."""
+    rng = np.random.default_rng(0)
+    levels = rng.integers(0, 256, (size[1], size[0]) if name == "grey.png" else (size[1], size[0], 3), dtype=np.uint8)
+    PIL.Image.fromarray(levels).save(tmp_path / name)
+    for side in (64, 97):
+        with PIL.Image.open(tmp_path / name) as opened:
+            expected = np.asarray(opened.resize((side, side))) / np.float32(255)
+        image = load_image(tmp_path / name, max_size=side, resize="squash")
+        assert image.tensor.shape == (3, side, side)
+        found = image.tensor.permute(1, 2, 0).numpy()
+        assert np.array_equal(found, expected if expected.ndim == 3 else np.repeat(expected[..., None], 3, axis=2))
+        assert image.stored_size == size
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    width=st.integers(1, 300),
+    height=st.integers(1, 300),
+    side=st.integers(1, 120),
+    orientation=st.sampled_from(ORIENTATIONS),
+    data=st.data(),
+)
+def test_squashed_pixels_are_found_there_and_back(
+    width: int, height: int, side: int, orientation: int, data: st.DataObject
+) -> None:
+    """The centre of a stored pixel, as written out for each axis: half-pixel centres, then the viewer's rotation."""
+    x, y = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
+    picture = PIL.Image.new("L", (width, height))
+    picture.getexif()[ORIENTATION_TAG] = orientation
+    image = load_image(picture, max_size=side, resize="squash", exif="apply")
+    assert image.tensor.shape == (3, side, side)
+    u, v = (x + 0.5) * side / width - 0.5, (y + 0.5) * side / height - 0.5
+    flipped_u, flipped_v = side - 1 - u, side - 1 - v
+    seen = {
+        1: (u, v), 2: (flipped_u, v), 3: (flipped_u, flipped_v), 4: (u, flipped_v),
+        5: (v, u), 6: (flipped_v, u), 7: (flipped_v, flipped_u), 8: (v, flipped_u),
+    }[orientation]  # fmt: skip
+    there = transform_points(torch.linalg.inv(image.to_stored), torch.tensor([x, y], dtype=torch.float64))
+    np.testing.assert_allclose(there, seen, atol=1e-9 * max(width, height, side))
+    back = transform_points(image.to_stored, torch.tensor(seen, dtype=torch.float64))
+    np.testing.assert_allclose(back, (x, y), atol=1e-9 * max(width, height, side))
+    matrix = image.orientation
+    assert sorted(matrix.abs().flatten().tolist()) == [0, 0, 1, 1]
+    assert torch.equal(matrix @ matrix.T, torch.eye(2, dtype=torch.float64))
+    assert image.upright_size == ((width, height) if orientation <= 4 else (height, width))
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+@pytest.mark.parametrize("side", [80, 333])
+def test_a_blob_is_found_again_after_squashing(tmp_path: Path, orientation: int, side: int) -> None:
+    """The centroid of a blob, mapped back to the stored image, which is shrunk along x and enlarged along y."""
+    size, centre = (341, 97), torch.tensor([200.3, 41.8], dtype=torch.float64)
+    x, y = np.meshgrid(np.arange(size[0]), np.arange(size[1]))
+    blob = np.exp(-((x - float(centre[0])) ** 2 + (y - float(centre[1])) ** 2) / (2 * 9.0**2))
+    path = tmp_path / "a.png"
+    PIL.Image.fromarray((255 * blob).round().astype(np.uint8)).save(path, exif=with_orientation(orientation))
+    image = load_image(path, max_size=side, resize="squash", exif="apply")
+    weight = (image.tensor[0].double() - 0.1).clamp_min(0)
+    rows, columns = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in weight.shape), indexing="ij")
+    found = torch.stack([(weight * columns).sum(), (weight * rows).sum()]) / weight.sum()
+    assert (transform_points(image.to_stored, found) - centre).abs().max() < 0.05
+
+
+def test_squashed_floats_stay_in_range() -> None:
+    checks = (np.indices((64, 48)).sum(0) // 7 % 2).astype(np.float32)
+    for side in (23, 101):
+        tensor = load_image(checks, max_size=side, resize="squash").tensor
+        assert tensor.shape == (3, side, side)
+        assert tensor.min() >= 0
+        assert tensor.max() <= 1
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_masks_are_squashed_and_rotated_with_the_image(orientation: int) -> None:
+    picture = PIL.Image.fromarray(dot_array())
+    picture.getexif()[ORIENTATION_TAG] = orientation
+    image = load_image(picture, exif="apply", mask=mask_array(), max_size=100, resize="squash")
+    assert image.mask is not None
+    assert image.mask.shape == (100, 100)
+    x, y = brightest(image.tensor).long().tolist()
+    assert not image.mask[y, x]
+    assert 0 < int((~image.mask).sum()) <= 4 * 6  # 2.5 x 4.2 of its pixels make one of the mask's
+
+
 # Masks ----------------------------------------------------------------------------------------------------------------
 
 
@@ -717,10 +815,17 @@ def test_mask_rotations_with_the_image(tmp_path: Path, orientation: int, max_siz
 
 
 @settings(max_examples=60, deadline=None)
-@given(width=st.integers(1, 60), height=st.integers(1, 60), max_size=st.integers(1, 60), seed=st.integers(0, 10**6))
-def test_disallowed_stays_disallowed(width: int, height: int, max_size: int, seed: int) -> None:
+@given(
+    width=st.integers(1, 60),
+    height=st.integers(1, 60),
+    max_size=st.integers(1, 60),
+    resize=st.sampled_from(["fit", "squash"]),
+    seed=st.integers(0, 10**6),
+)
+def test_disallowed_stays_disallowed(width: int, height: int, max_size: int, resize: Resize, seed: int) -> None:
+    """A pixel is allowed if and only if all that it overlaps is, be it larger than those of the mask or smaller."""
     mask = np.random.default_rng(seed).random((height, width)) > 0.02
-    image = load_image(np.zeros((height, width), np.uint8), max_size=max_size, mask=mask)
+    image = load_image(np.zeros((height, width), np.uint8), max_size=max_size, resize=resize, mask=mask)
     assert image.mask is not None
     sy, sx = height / image.mask.shape[0], width / image.mask.shape[1]
     for (y, x), allowed in np.ndenumerate(image.mask.numpy()):

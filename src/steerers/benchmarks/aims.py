@@ -192,7 +192,7 @@ def _describe(result: AimsResult) -> str:
     return (
         f"{len({pair.sequence for pair in pairs})} photographs, {len(pairs)} pairs, {positive} of them positive, so "
         f"that scores by chance have an average precision of about {100 * positive / len(pairs):.1f} %. "
-        f"{result.describe_views(corners=False)} The score of a pair is the number of inliers of its homography by "
+        f"{result.describe_views()} The score of a pair is the number of inliers of its homography by "
         f"{result.options}; 0 where there is none (failed). Average precision in per cent, over the whole "
         f"precision-recall curve, equal scores as one step; inliers+ and inliers- are means over positive and negative "
         f"pairs; {COSTS}{theirs}"

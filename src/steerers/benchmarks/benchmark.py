@@ -25,18 +25,31 @@ from numpy.typing import NDArray
 
 from steerers._console import Option, Options, names, progress
 from steerers.benchmarks.predict import (
+    CANVASES,
     ROTATIONS,
     AnyPair,
+    Canvas,
     Observer,
     Pair,
     Prediction,
     Predictions,
     Rotation,
     ViewSettings,
+    are_rotated,
     hash_pairs,
     rotate_pairs,
 )
-from steerers.benchmarks.report import Column, Draw, Report, Table, TableRow, environment, paper_rows
+from steerers.benchmarks.report import (
+    MODEL_COLUMNS,
+    Column,
+    Draw,
+    Report,
+    Table,
+    TableRow,
+    environment,
+    paper_rows,
+    text,
+)
 from steerers.benchmarks.runs import MAX_SIZE, Run, describe_matching, load_runs
 from steerers.benchmarks.store import predict_or_load
 from steerers.viz import plots
@@ -68,7 +81,8 @@ class Benchmark(ABC):
         paper: the experiment of the paper and its variant, whose rows ``--no-paper`` hides.
         keeps_matches: whether it has matches to keep, so that there are options for where.
         rotations: the default of ``--rotation``, with commas between; ``None`` leaves it out.
-        rotates: whether it rotates images, so that corners are black and ``--mask-corners`` makes a difference.
+        canvas: the default of ``--canvas``; ``None`` leaves it and ``--mask-corners`` out: images are rotated by whole
+            quarter turns, or not at all.
         own_options: those that no other benchmark has.
         instead: what the command does instead where an option says so, and the line that it prints.
     """
@@ -86,7 +100,7 @@ class Benchmark(ABC):
     paper: tuple[str, str] | None = None
     keeps_matches: bool = False
     rotations: str | None = None
-    rotates: bool = False
+    canvas: Canvas | None = None
     own_options: Options = ()
     instead: Callable[[argparse.Namespace], str | None] = lambda arguments: None
 
@@ -103,6 +117,7 @@ class Benchmark(ABC):
             device=device,
             weights=arguments.weights or (),
             precision=getattr(arguments, "precision", "float32"),
+            resize=getattr(arguments, "resize", "fit"),
         )
 
 
@@ -151,13 +166,24 @@ class Result(Generic[AnyPair, AnyOutcome, AnyOptions]):
         """How the corners of rotated images were shown."""
         return "masked" if self.views.mask_corners else "black, not masked"
 
-    def describe_views(self, *, corners: bool = True) -> str:
-        """What images were shown to the matchers, in a sentence."""
-        side = "longest" if self.views.short_side is None else "shortest"
-        (pixels,) = self.views.describe_size().values()
-        rotated = f", corners of rotated images {self.corners}" if corners else ""
-        most = ", ".join(map(str, self.num_keypoints))
-        return f"At most {most} keypoints an image, {side} side {pixels} px{rotated}."
+    @property
+    def canvas(self) -> Canvas | None:
+        """That of rotated images; ``None`` if there were none."""
+        return self.views.canvas if any(are_rotated(found.pairs) for found in self.evaluations) else None
+
+    def describe_views(self) -> str:
+        """What images were shown to the matchers, in a sentence or two."""
+        views, most = self.views, ", ".join(map(str, self.num_keypoints))
+        size = f"longest side {views.max_size} px"
+        if views.short_side is not None:
+            size = f"shortest side {views.short_side} px"
+        elif views.squashes:
+            square = f"{views.max_size} x {views.max_size} px"
+            size = f"squashed to {square}, after any rotation; estimated angles are those of squashed images"
+        shown = f"At most {most} keypoints an image, {size}."
+        if self.canvas is None:
+            return shown
+        return f"{shown} A rotated image is {CANVASES[self.canvas]}; what it uncovers is {self.corners}."
 
 
 def by_sequence(pair: Pair) -> str:
@@ -264,10 +290,11 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, AnyOptions]):
         options, views = options or self.options, views or ViewSettings()
         result = Result(self.name, list(evaluations), options, views, has_paper=paper)
         printed = paper_rows(*self.paper) if paper and self.paper is not None else []
-        tables = [self._make_table(found, options, printed) for found in evaluations]
+        tables = [self._make_table(found, options, views, printed) for found in evaluations]
         settings = {
             "num_keypoints": result.num_keypoints,
             **views.describe_size(),
+            "canvas": result.canvas,
             "corners": result.corners,
             "sequences": sorted({pair.sequence for found in evaluations for pair in found.pairs}),
             **self.settings(options),
@@ -276,19 +303,29 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, AnyOptions]):
         return Report(self.name, self.describe(result), settings, environment, shown, self.plots(result))
 
     def _make_table(
-        self, evaluation: Evaluation[AnyPair, AnyOutcome], options: AnyOptions, printed: list[TableRow]
+        self,
+        evaluation: Evaluation[AnyPair, AnyOutcome],
+        options: AnyOptions,
+        views: ViewSettings,
+        printed: list[TableRow],
     ) -> Table:
-        rotation = evaluation.rotation
+        rotation, pairs = evaluation.rotation, evaluation.pairs
         title = f"{rotation}: {ROTATIONS[rotation]}" if self.title is None else self.title(options)
+        rows = [self._make_row(pairs, row) for row in evaluation.rows]
+        columns = self.columns
+        if self.canvas is not None and are_rotated(pairs):  # there is more than one way: title and rows say which
+            title += f", {CANVASES[views.canvas]}"
+            rows = [{**row, "canvas": views.canvas} for row in rows]
+            count = len(MODEL_COLUMNS)
+            columns = (*columns[:count], text("canvas", "canvas"), *columns[count:])
         facts = {
             "rotation": rotation,
             "description": ROTATIONS[rotation],
-            "num_pairs": len(evaluation.pairs),
-            "pairs_sha256": hash_pairs(evaluation.pairs),
-            **self.facts(evaluation.pairs),
+            "num_pairs": len(pairs),
+            "pairs_sha256": hash_pairs(pairs),
+            **self.facts(pairs),
         }
-        rows = [self._make_row(evaluation.pairs, row) for row in evaluation.rows]
-        return Table(title, self.columns, [*rows, *printed], facts)
+        return Table(title, columns, [*rows, *printed], facts)
 
     def _make_row(self, pairs: Sequence[AnyPair], row: RunOutcomes[AnyOutcome]) -> TableRow:
         cases = list(zip(pairs, row.predictions.pairs, row.outcomes, strict=True))

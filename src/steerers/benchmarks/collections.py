@@ -301,7 +301,7 @@ CollectionResult = Result[Pair, CollectionOutcome, CollectionOptions]
 def _describe(result: CollectionResult) -> str:
     verification = result.options.verification
     return (
-        f"{result.describe_views(corners=False)} There is no ground truth. A pair is verified by at least "
+        f"{result.describe_views()} There is no ground truth. A pair is verified by at least "
         f"{verification.min_inliers} inliers of a {GEOMETRIES[verification.geometry]}, {verification.threshold:g} px, "
         f"{verification.max_iterations} iterations, seed {verification.seed}; failed are pairs without any. Joined are "
         f"the images of the largest group that verified pairs hold together; inliers are the median over verified "

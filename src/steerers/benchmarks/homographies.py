@@ -300,7 +300,7 @@ def _benchmark(
         example=example,
         data="the folder that holds the sequences",
         rotations="upright",
-        rotates=True,
+        canvas="grow",
         own_options=(
             SEQUENCES,
             Option("--threshold", "of the estimator's inliers (default: %(default)s)", float, "PX", 3.0),

@@ -1,8 +1,8 @@
 """Predictions: images as they are shown to matchers, features each extracted once, and what every run finds in a pair.
 
-Images are evaluated at one resolution (see :class:`ViewSettings`) and rotated at that resolution. All coordinates of a
-:class:`Prediction` are pixels of the images at that resolution *before* they were rotated, so that the ground truth
-holds whatever the rotation.
+Images are evaluated at one resolution (see :class:`ViewSettings`) and rotated at that resolution; those that are to be
+squashed are rotated as stored, then squashed. All coordinates of a :class:`Prediction` are pixels of the images at that
+resolution, with their shape, *before* they were rotated, so that the ground truth holds whatever the rotation.
 
 Matching, which takes minutes to hours, ends here, and :mod:`steerers.benchmarks.store` keeps it; what is estimated from
 the matches costs seconds and is the benchmark's own.
@@ -30,7 +30,8 @@ from steerers.benchmarks.runs import MAX_SIZE, Run, sha256
 from steerers.benchmarks.speed import timed
 from steerers.features import Features, Matches
 from steerers.geometry import rotate_image, scaling, transform_points
-from steerers.images.load import Image, Size, load_image
+from steerers.images.decode import fit_within
+from steerers.images.load import Image, Resize, Size, check_resize, load_image, to_uint8
 
 if TYPE_CHECKING:
     from steerers.pipeline import Pipeline
@@ -56,6 +57,11 @@ ROTATIONS: dict[Rotation, str] = {
     "joint": "both images rotated by the same 90, 180 and 270 degrees",
     "c4": "second image of pair i rotated by (i mod 4) 90 degrees",
     "so2": "second image of pair i rotated by (i mod 36) 10 degrees",
+}
+Canvas = Literal["keep", "grow"]
+CANVASES: dict[Canvas, str] = {
+    "keep": "on a canvas of its own size, corners cut",
+    "grow": "on a canvas that holds it whole",
 }
 
 
@@ -102,6 +108,11 @@ def _rotations(rotation: Rotation, index: int) -> list[tuple[int, int]]:
     return rotations[rotation]
 
 
+def are_rotated(pairs: Sequence[Pair]) -> bool:
+    """Whether any image of the pairs is."""
+    return any(pair.rotation0 % 360 or pair.rotation1 % 360 for pair in pairs)
+
+
 def hash_pairs(pairs: Sequence[Pair]) -> str:
     """SHA-256 of the list of pairs: names, rotations and ground truth, wherever the data lies."""
     return sha256([pair.key() for pair in pairs])
@@ -126,18 +137,35 @@ class ViewSettings:
 
     Attributes:
         max_size: images are shrunk to this longest side.
-        mask_corners: keep keypoints out of the black corners that a rotation other than a quarter leaves. Users have
-            such corners too, so by default they stay.
+        mask_corners: keep keypoints out of what a rotation uncovers, which is black. Users have such corners too, so by
+            default they stay.
         short_side: instead of ``max_size``: images are shrunk or enlarged to this shortest side, as in AIMS.
+        resize: ``"squash"`` shows all of them as squares of ``max_size``, as the paper does, whatever their shape.
+        canvas: of rotated images; ``"keep"`` is that of torchvision's ``rotate``, and cuts a quarter turn too where the
+            image is not square.
     """
 
     max_size: int = MAX_SIZE
     mask_corners: bool = False
     short_side: int | None = None
+    resize: Resize = "fit"
+    canvas: Canvas = "grow"
 
-    def describe_size(self) -> dict[str, int]:
-        """The side that counts, by its name."""
-        return {"max_size": self.max_size} if self.short_side is None else {"short_side": self.short_side}
+    def __post_init__(self) -> None:
+        check_resize(self.resize, self.max_size)
+        if self.squashes and self.short_side is not None:
+            raise ValueError("short_side keeps shapes: give max_size with resize 'squash'")
+
+    @property
+    def squashes(self) -> bool:
+        """Whether images are shown without their shape."""
+        return self.resize == "squash"
+
+    def describe_size(self) -> dict[str, Any]:
+        """The side that counts, by its name, and what is done to reach it."""
+        if self.short_side is not None:
+            return {"short_side": self.short_side}
+        return {"max_size": self.max_size, "resize": self.resize}
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,8 +174,8 @@ class View:
 
     path: Path
     rotation: int  # degrees counter-clockwise
-    to_upright: Tensor  # (3, 3) float64, from rotated to unrotated pixels
-    size: Size  # of the unrotated image
+    to_upright: Tensor  # (3, 3) float64, from pixels of the rotated canvas to those of the unrotated image
+    size: Size  # of the unrotated image, with its shape
     stored_size: Size
 
     def upright(self, keypoints: Tensor) -> Tensor:
@@ -156,30 +184,40 @@ class View:
 
 
 def make_view(
-    loaded: Image, path: Path, rotation: int, *, mask_corners: bool, device: torch.device
+    loaded: Image, path: Path, rotation: int, settings: ViewSettings, device: torch.device
 ) -> tuple[View, Image]:
-    """Rotate an image that is loaded at the evaluated size; quarter turns are exact, what a rotation uncovers is black.
+    """Rotate an image that :func:`load_at` loaded; whole quarter turns are exact, what a rotation uncovers is black.
 
     The second is what the matcher is given: its stored pixels are those of the rotated canvas.
     """
-    upright = loaded.tensor.to(device)
-    angle = math.radians(rotation)
-    tensor, to_rotated = rotate_image(upright, angle)
-    mask = loaded.mask
-    if mask is not None or (mask_corners and rotation % 90):
-        allowed = torch.ones(upright.shape[1:]) if mask is None else mask.float()
-        mask = rotate_image(allowed[None], angle)[0][0] > 0.999
-    (height, width), (rotated_height, rotated_width) = upright.shape[1:], tensor.shape[1:]
-    identity = torch.eye(3, dtype=torch.float64)
-    image = Image(tensor.contiguous(), identity, (rotated_width, rotated_height), mask, loaded.name)
-    return View(path, rotation, torch.linalg.inv(to_rotated), (width, height), loaded.stored_size), image
+    upright, mask = loaded.tensor.to(device), loaded.mask
+    height, width = upright.shape[1:]
+    keeps = settings.canvas == "keep"
+    rotate = partial(rotate_image, angle=math.radians(rotation), expand=not keeps)
+    tensor, to_rotated = rotate(upright)
+    uncovers = rotation % 90 or (keeps and rotation % 180 and width != height)
+    if mask is not None or (settings.mask_corners and uncovers):
+        allowed = torch.ones(height, width) if mask is None else mask.float()
+        mask = rotate(allowed[None])[0][0] > 0.999
+    size, canvas = (width, height), (tensor.shape[2], tensor.shape[1])
+    if settings.squashes:
+        size = fit_within(loaded.stored_size, settings.max_size)
+        square = load_image(to_uint8(tensor), max_size=settings.max_size, resize="squash", mask=mask)
+        image = replace(square, name=loaded.name)
+    else:
+        image = Image(tensor.contiguous(), torch.eye(3, dtype=torch.float64), canvas, mask, loaded.name)
+    to_upright = scaling((width, height), size) @ torch.linalg.inv(to_rotated)
+    return View(path, rotation, to_upright, size, loaded.stored_size), image
 
 
 def load_at(path: Path, settings: ViewSettings) -> Image:
     """An image shrunk to a longest side, or shrunk or enlarged to a shortest side, whatever its shape.
 
-    Shrinking is :func:`~steerers.images.load.load_image`'s, enlarging :func:`resize`'s.
+    Shrinking is :func:`~steerers.images.load.load_image`'s, enlarging :func:`resize`'s. What will be squashed keeps its
+    size, because it is rotated before.
     """
+    if settings.squashes:
+        return load_image(path)
     if settings.short_side is None:
         return load_image(path, max_size=settings.max_size)
     return resize(load_image(path, max_size=_longest(path, settings.short_side)), settings.short_side)
@@ -292,9 +330,7 @@ class FeatureCache:
 
         def make() -> Image:
             loaded = self.loaded.get(path, lambda: load_at(path, self.settings))
-            self.views[path, rotation], image = make_view(
-                loaded, path, rotation, mask_corners=self.settings.mask_corners, device=self.device
-            )
+            self.views[path, rotation], image = make_view(loaded, path, rotation, self.settings, self.device)
             return image
 
         return self.rotated.get((path, rotation), make)

@@ -1,8 +1,8 @@
 """Reports of benchmarks: what was measured, with what and where, as JSON, as Markdown tables and as plots.
 
 A benchmark fills :class:`Table` records with rows that JSON can hold, and says by :class:`Column` records what of a row
-people see. Rows of the paper are rows like the others, with ``"source": "paper"``; a number that they do not have is a
-dash.
+people see. Rows that are printed elsewhere are rows like the others, with a ``"source"``, ``"paper"`` for those of the
+paper; a number that they do not have is a dash.
 
 ``data/paper.json`` holds what Tables 1 to 6 of "Steerers: A framework for rotation equivariant keypoint descriptors"
 (CVPR 2024) print, models and strategies by the names that they have there. Fractions are 0 to 1 and times are seconds,
@@ -137,33 +137,37 @@ class Table:
 
     Attributes:
         columns: what of the rows people see.
-        rows: JSON-ready, each with a ``label``; one of the paper has ``"source": "paper"``.
+        rows: JSON-ready, each with a ``label``; one that is printed elsewhere with a ``source``.
         facts: JSON-ready, of all rows: ``num_pairs``, ``pairs_sha256``, the rotation.
+        notes: what stands below, a line each.
     """
 
     title: str
     columns: tuple[Column, ...]
     rows: list[TableRow]
     facts: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Title, facts and rows."""
-        return {"title": self.title, **self.facts, "rows": self.rows}
+        """Title, facts and rows, and notes if there are any."""
+        notes = {"notes": list(self.notes)} if self.notes else {}
+        return {"title": self.title, **self.facts, "rows": self.rows, **notes}
 
     def to_markdown(self) -> str:
-        """Heading, number of pairs, table."""
+        """Heading, number of pairs, table, notes."""
         head = "| " + " | ".join(column.title for column in self.columns) + " |"
         rule = "|" + "".join("---|" if column.left else "---:|" for column in self.columns)
         lines = "\n".join([head, rule, *map(self._line, self.rows)])
         pairs, digest = self.facts.get("num_pairs"), self.facts.get("pairs_sha256")
         about = "" if pairs is None else f"{pairs} pairs"
         about += f", SHA-256 of the list `{digest[:16]}`" if about and digest else ""
-        return "\n\n".join(part for part in (f"### {self.title}", about and f"{about}.", lines) if part)
+        notes = "\n".join(f"- {note}" for note in self.notes)
+        return "\n\n".join(part for part in (f"### {self.title}", about and f"{about}.", lines, notes) if part)
 
     def _line(self, row: Mapping[str, Any]) -> str:
         cells = [column.cell(row).replace("|", "\\|") for column in self.columns]
-        if row.get("source") == "paper":
-            cells[0] += " (paper)"
+        if row.get("source"):
+            cells[0] += f" ({row['source']})"
         return "| " + " | ".join(cells) + " |"
 
 
@@ -174,7 +178,7 @@ class Report:
     Attributes:
         description: for people: protocol, estimator, sizes, what the columns mean.
         settings: JSON-ready: keypoints, size, estimator, seeds, thresholds.
-        environment: from :func:`environment`.
+        environment: from :func:`environment`; empty for what was put together from other reports.
         plots: by file name, what writes that picture to a path; called by :meth:`write` alone.
     """
 
@@ -198,7 +202,7 @@ class Report:
 
     def to_markdown(self, plots: Sequence[str] = ()) -> str:
         """Headings, prose and tables, and below them the pictures of these names."""
-        parts = [f"## {self.benchmark}", f"{self.description} {self._where()}"]
+        parts = [f"## {self.benchmark}", f"{self.description} {self._where()}".rstrip()]
         parts += [table.to_markdown() for table in self.tables]
         parts += [f"![{Path(name).stem}]({name})" for name in plots]
         return "\n\n".join(parts) + "\n"
@@ -224,6 +228,8 @@ class Report:
     def _where(self) -> str:
         """Devices on which predictions were made, versions and commit."""
         where = self.environment
+        if not where:
+            return ""
         made = {look_up(row, "made", "device") for table in self.tables for row in table.rows} - {None}
         devices = ", ".join(sorted(made)) or where.get("device", "an unknown device")
         count = where.get("threads")

@@ -25,8 +25,6 @@ from typing import Any
 
 import numpy as np
 import PIL.Image
-import torch
-from numpy.typing import NDArray
 
 from steerers._console import Option, names, positive, progress
 from steerers._version import __version__
@@ -36,8 +34,8 @@ from steerers.benchmarks.homographies import HomographyPair, read_homography, tr
 from steerers.benchmarks.predict import Prediction, choose
 from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, TableRow, dump, failed_fraction, number, percent
 from steerers.datasets.photos import ENDINGS, find_images
-from steerers.geometry import rotation, warp_image
-from steerers.images.load import Size, load_image, to_uint8
+from steerers.geometry import rotate_image
+from steerers.images.load import load_image, to_uint8
 from steerers.viz import plots
 
 ORIGINAL, LIKE = "Roto-360", "Roto-360-like"
@@ -174,21 +172,10 @@ def _list_photographs(folder: Path, scenes: int) -> list[Path]:
 def _make_scene(source: Path, folder: Path, max_size: int | None) -> None:
     folder.mkdir()
     image = load_image(source, max_size=max_size).tensor  # (3, H, W)
-    size = (image.shape[2], image.shape[1])
     for angle in ANGLES:
-        H = rotation_in_place(size, angle)
-        rotated = warp_image(image, torch.from_numpy(H), size) if angle else image
+        rotated, H = rotate_image(image, math.radians(angle), expand=False)
         PIL.Image.fromarray(to_uint8(rotated)).save(folder / f"1_rot{angle}.jpg", quality=95)
-        np.savetxt(folder / f"1_rot{angle}.txt", H, fmt="%.17g")
-
-
-def rotation_in_place(size: Size, degrees: float) -> NDArray[np.float64]:
-    """The (3, 3) map of pixels when an image is rotated counter-clockwise about its centre, on its own canvas."""
-    H = np.eye(3)
-    H[:2, :2] = rotation(math.radians(degrees)).numpy()
-    centre = np.array([(size[0] - 1) / 2, (size[1] - 1) / 2])
-    H[:2, 2] = centre - H[:2, :2] @ centre
-    return H
+        np.savetxt(folder / f"1_rot{angle}.txt", H.numpy(), fmt="%.17g")
 
 
 def _describe_made(names: Sequence[str], sources: Sequence[Path], max_size: int | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from steerers.images.load import Resize
 from steerers.matching.strategies import TTA, SoftmaxStrategy, Strategy
 from steerers.steering.representations import Order
 from steerers.steering.steerer import Steerer
@@ -54,6 +55,7 @@ def load_runs(
     device: str | torch.device = "cpu",
     weights: Sequence[str | os.PathLike[str]] = (),
     precision: str = "float32",
+    resize: Resize = "fit",
 ) -> list[Run]:
     """Matchers from ``MODEL[@DETECTOR][:STRATEGY[:ORDER]][?OPTION=VALUE&...]``.
 
@@ -65,7 +67,8 @@ def load_runs(
 
     parsed = [_parse_spec(spec) for spec in specs]
     given = _deal(weights, [(model, options["detector"]) for model, options in parsed])
-    configured = partial(load, num_keypoints=num_keypoints, max_size=max_size, device=device, precision=precision)
+    sized = partial(load, num_keypoints=num_keypoints, max_size=max_size, resize=resize)
+    configured = partial(sized, device=device, precision=precision)
     runs = [
         Run(label, configured(model, weights=files, **options))
         for label, (model, options), files in zip(specs, parsed, given, strict=True)

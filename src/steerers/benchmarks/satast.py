@@ -203,7 +203,7 @@ SAT_AST = PairBenchmark(
     max_size=1024,
     seed=False,
     rotations="upright,quarter",
-    rotates=True,
+    canvas="grow",
     own_options=[
         Option(
             "--threshold",

@@ -80,6 +80,7 @@ def _config(
         "files": hash_files([path for pair in pairs for path in (pair.image0, pair.image1)]),
         **settings.describe_size(),
         "mask_corners": settings.mask_corners,
+        "canvas": settings.canvas if predict.are_rotated(pairs) else None,
         "observed": None if observe is None else f"{observe.__module__}.{observe.__qualname__}",
         "model": pipeline.model.name,
         "extractor": fingerprint(pipeline.model.extractor),

@@ -63,8 +63,8 @@ OPENCV_CONFIDENCE = 0.99999
 OPENCV_ITERATIONS = 1000
 """OpenCV's own default, which DeDoDe keeps."""
 PAPER = (
-    " Rows of the paper are of its own protocol: images squashed to 784 x 784, 20000 keypoints, the opencv estimator, "
-    "and all of MegaDepth-1500, whatever was asked for here."
+    " Rows of the paper are of its own protocol: images squashed to 784 x 784 (`--resize squash --max-size 784`), "
+    "20000 keypoints, the opencv estimator, and all of MegaDepth-1500, whatever was asked for here."
 )
 
 
@@ -154,12 +154,13 @@ def _read_camera(folder: Path, where: str, entry: Any) -> Camera:
     if not image.is_file():
         raise ValueError(f"{where}: there is no image {image}")
     shapes = {"K": (3, 3), "R": (3, 3), "t": (3,)}
-    K, R, t = (_matrix(f"{where}: {name}", entry.get(name), shape) for name, shape in shapes.items())
-    _check_camera(where, K, R)
+    K, R, t = (read_matrix(f"{where}: {name}", entry.get(name), shape) for name, shape in shapes.items())
+    check_camera(where, K, R)
     return Camera(image, K, R, t)
 
 
-def _matrix(where: str, values: Any, shape: tuple[int, ...]) -> Matrix:
+def read_matrix(where: str, values: Any, shape: tuple[int, ...]) -> Matrix:
+    """An array of that shape, all finite; ``where`` it stands, for the message."""
     try:
         matrix = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -169,7 +170,8 @@ def _matrix(where: str, values: Any, shape: tuple[int, ...]) -> Matrix:
     return matrix
 
 
-def _check_camera(where: str, K: Matrix, R: Matrix) -> None:
+def check_camera(where: str, K: Matrix, R: Matrix) -> None:
+    """Refuse what are no intrinsics, or no rotation to within 0.001."""
     if K[0, 0] <= 0 or K[1, 1] <= 0 or K[1, 0] != 0 or not np.array_equal(K[2], (0, 0, 1)):
         raise ValueError(f"{where}: K must be [[fx, 0, cx], [0, fy, cy], [0, 0, 1]], got {K.tolist()}")
     if np.abs(R @ R.T - np.eye(3)).max() > 1e-3 or np.linalg.det(R) < 0:
@@ -219,9 +221,9 @@ def _read_scene(folder: Path, path: Path) -> list[PosePair]:
 def _scene_camera(folder: Path, values: dict[str, Any], index: int) -> Camera:
     """Intrinsics are COLMAP's, for pixels with the corner of the top-left one at (0, 0): half a pixel is taken off."""
     where = f"image {index}"
-    K = _matrix(f"intrinsics of {where}", values["intrinsics"][index], (3, 3))
-    pose = _matrix(f"pose of {where}", values["poses"][index], (4, 4))
-    _check_camera(where, K, pose[:3, :3])
+    K = read_matrix(f"intrinsics of {where}", values["intrinsics"][index], (3, 3))
+    pose = read_matrix(f"pose of {where}", values["poses"][index], (4, 4))
+    check_camera(where, K, pose[:3, :3])
     centred = K - np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
     return Camera(folder / str(values["image_paths"][index]), centred, pose[:3, :3], pose[:3, 3])
 
@@ -372,7 +374,8 @@ def _area(key: str) -> Column:
     return Column(f"AUC@{key}°", cell)
 
 
-def _describe(result: PoseResult) -> str:
+def describe(result: PoseResult, at: str = "the stored size") -> str:
+    """The protocol, for people; ``at`` what size the threshold of OpenCV's estimator is in pixels."""
     estimator = result.options
     if estimator.name == "poselib":
         how = (
@@ -381,7 +384,7 @@ def _describe(result: PoseResult) -> str:
         )
     else:
         how = (
-            f"OpenCV's findEssentialMat, plain RANSAC, {estimator.pixels:g} px at the stored size over the mean focal "
+            f"OpenCV's findEssentialMat, plain RANSAC, {estimator.pixels:g} px at {at} over the mean focal "
             f"length, confidence {OPENCV_CONFIDENCE:g}, matches shuffled with seed {estimator.seed}, and the best of "
             f"recoverPose: the estimator of DeDoDe and of the paper"
         )
@@ -394,7 +397,8 @@ def _describe(result: PoseResult) -> str:
     )
 
 
-def _options(estimator: EstimatorName) -> tuple[Option, ...]:
+def estimator_options(estimator: EstimatorName) -> tuple[Option, ...]:
+    """The options of an estimator, and which sequences; ``estimator`` is the default."""
     about = "opencv is that of the paper (default: %(default)s)"
     often = "estimate every pair so often, with other seeds (default: %(default)s)"
     return (
@@ -409,10 +413,10 @@ def _read_options(arguments: argparse.Namespace) -> PoseEstimator:
     return PoseEstimator(arguments.estimator, arguments.threshold, runs=arguments.repeats, seed=arguments.seed)
 
 
-_benchmark = partial(
+pose_benchmark = partial(
     PairBenchmark[PosePair, PoseOutcome, PoseEstimator],
     max_size=1024,
-    rotates=True,
+    canvas="grow",
     options=PoseEstimator(),
     read_options=_read_options,
     measure=measure_pair,
@@ -426,7 +430,7 @@ _benchmark = partial(
         failed_fraction(),
         *COST_COLUMNS,
     ),
-    describe=_describe,
+    describe=describe,
     settings=lambda estimator: {"estimator": estimator.describe(), "auc_degrees": list(AUC_DEGREES)},
     plots=plot_errors("pose-error", lambda o: o.pose_errors, limit=max(AUC_DEGREES), xlabel="pose error, degrees"),
 )
@@ -436,7 +440,7 @@ def _megadepth(
     variant: str, rotation: Rotation, rotated: str = ""
 ) -> PairBenchmark[PosePair, PoseOutcome, PoseEstimator]:
     name, images = f"megadepth-{variant}", f"MegaDepth-1500{rotated}"
-    return _benchmark(
+    return pose_benchmark(
         name=name,
         help=f"relative pose on {images}",
         about=f"Relative pose on {images}: area under the curve of the pose error at 5, 10 and 20 degrees.",
@@ -444,9 +448,10 @@ def _megadepth(
         data="the folder that holds LoFTR's scene files and Undistorted_SfM",
         num_keypoints=20_000,
         paper=("megadepth", variant),
-        own_options=_options("opencv"),
+        own_options=estimator_options("opencv"),
         list_pairs=lambda arguments: list_megadepth(arguments.data, arguments.sequences),
         rotation=rotation,
+        canvas="keep" if rotation == "so2" else None,
     )
 
 
@@ -456,7 +461,7 @@ MEGADEPTH = (
     _megadepth("so2", "so2", f", the {ROTATIONS['so2']}"),
     _megadepth("joint", "joint", f", {ROTATIONS['joint']}"),
 )
-CAMERAS = _benchmark(
+CAMERAS = pose_benchmark(
     name="cameras",
     help="relative pose on your own images with cameras",
     about="Relative pose on sequences of images with a cameras.json each, upright or rotated: area under the curve of "
@@ -467,7 +472,7 @@ CAMERAS = _benchmark(
     data="a folder of sequences, each with a cameras.json",
     rotations="upright",
     own_options=(
-        *_options("poselib"),
+        *estimator_options("poselib"),
         Option(
             "--apart",
             "pairs (i, i + k) of a sequence for each k (default: %(default)s)",

@@ -17,16 +17,18 @@ import torch
 
 from steerers._console import Option, flag, names, positive
 from steerers._devices import parse_device
+from steerers.benchmarks import summary
 from steerers.benchmarks.aims import AIMS
 from steerers.benchmarks.benchmark import Benchmark
 from steerers.benchmarks.collections import COLLECTIONS
 from steerers.benchmarks.equivariance import EQUIVARIANCE
 from steerers.benchmarks.homographies import HPATCHES, OXFORD
-from steerers.benchmarks.predict import ROTATIONS
+from steerers.benchmarks.predict import CANVASES, ROTATIONS
 from steerers.benchmarks.report import Report, dump, write_text
 from steerers.benchmarks.roto import ROTO_360
 from steerers.benchmarks.runs import SPEC
 from steerers.benchmarks.satast import SAT_AST
+from steerers.benchmarks.scannet import SCANNET
 from steerers.benchmarks.speed.runtime import RUNTIME
 from steerers.benchmarks.two_view import CAMERAS, MEGADEPTH
 from steerers.cli import options
@@ -40,7 +42,7 @@ PREDICTIONS = "predictions"
 
 
 BENCHMARKS: tuple[Benchmark, ...] = (
-    OXFORD, HPATCHES, ROTO_360, *MEGADEPTH, CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME, EQUIVARIANCE
+    OXFORD, HPATCHES, ROTO_360, *MEGADEPTH, *SCANNET, CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME, EQUIVARIANCE
 )  # fmt: skip
 """All that there are, in the order of the help."""
 
@@ -57,6 +59,8 @@ def _list_options(benchmark: Benchmark) -> Iterator[Option | tuple[Option, ...]]
     yield options.num_keypoints(benchmark.num_keypoints)
     if benchmark.max_size is not None:
         yield Option("--max-size", "longest side: %(default)s", positive, "PX", benchmark.max_size)
+        if benchmark.keeps_matches:
+            yield options.RESIZE
     if benchmark.short_side is not None:
         about = "shortest side of all images; smaller ones are enlarged (default: %(default)s)"
         yield Option("--short-side", about, positive, "PX", benchmark.short_side)
@@ -69,16 +73,23 @@ def _list_options(benchmark: Benchmark) -> Iterator[Option | tuple[Option, ...]]
     if benchmark.seed:
         yield Option("--seed", "of the estimator or what is drawn (default: %(default)s)", int, default=0)
     yield options.DEVICE
-    yield Option("--json", "write the report as JSON", Path, "FILE")
-    yield Option("--markdown", "write the report as Markdown", Path, "FILE")
-    where = f"write report.json, report.md and plots here (default: {REPORTS / benchmark.name})"
-    yield Option("--report", where, Path, "DIR"), flag("--no-report", "print only")
+    yield from _list_outputs(benchmark.name)
     if benchmark.rotations is not None:
         about = f"{', '.join(ROTATIONS)}, or several (default: %(default)s)"
         yield Option("--rotation", about, _rotations, "LIST", benchmark.rotations)
-    if benchmark.rotates:
+    if benchmark.canvas is not None:
+        about = "of rotated images: keep their size, corners cut, or grow to hold all of them (default: %(default)s)"
+        yield Option("--canvas", about, default=benchmark.canvas, choices=tuple(CANVASES))
         yield flag("--mask-corners", "no keypoints in the black corners that oblique rotations leave")
     yield from benchmark.own_options
+
+
+def _list_outputs(name: str) -> Iterator[Option | tuple[Option, ...]]:
+    """Where reports go."""
+    yield Option("--json", "write the report as JSON", Path, "FILE")
+    yield Option("--markdown", "write the report as Markdown", Path, "FILE")
+    where = f"write report.json, report.md and plots here (default: {REPORTS / name})"
+    yield Option("--report", where, Path, "DIR"), flag("--no-report", "print only")
 
 
 def _rotations(text: str) -> list[str]:
@@ -107,18 +118,23 @@ def run(benchmark: Benchmark, arguments: argparse.Namespace) -> int:
 def _start(benchmark: Benchmark, arguments: argparse.Namespace) -> torch.device:
     """Refuse outputs that cannot be written and a device that is not there, before any work; the device.
 
-    Fills in where the report goes and where matches are kept, unless these are not wanted.
+    Fills in where matches are kept, unless that is not wanted.
     """
+    _check_outputs(benchmark.name, arguments)
+    if benchmark.keeps_matches and not arguments.no_cache:
+        arguments.cache = arguments.cache or home() / PREDICTIONS
+        _check_cache(arguments.cache)
+    return parse_device(arguments.device)
+
+
+def _check_outputs(name: str, arguments: argparse.Namespace) -> None:
+    """Refuse outputs that cannot be written; fill in where the report goes, unless it is not wanted."""
     for path in (arguments.json, arguments.markdown):
         options.check_output(path)
     if arguments.report is not None:
         _check_folder(arguments.report)
     elif not arguments.no_report:
-        arguments.report = _default_report(benchmark.name)
-    if benchmark.keeps_matches and not arguments.no_cache:
-        arguments.cache = arguments.cache or home() / PREDICTIONS
-        _check_cache(arguments.cache)
-    return parse_device(arguments.device)
+        arguments.report = _default_report(name)
 
 
 def _default_report(benchmark: str) -> Path:
@@ -158,6 +174,49 @@ def _finish(arguments: argparse.Namespace, report: Report) -> int:
     return 0
 
 
+def _make_command(benchmark: Benchmark) -> Command:
+    return Command(
+        name=benchmark.name,
+        help=benchmark.help,
+        description=benchmark.about,
+        example=benchmark.example,
+        options=tuple(_list_options(benchmark)),
+        run=partial(run, benchmark),
+    )
+
+
+def summarise(arguments: argparse.Namespace) -> int:
+    """One table of several reports."""
+    _check_outputs(summary.NAME, arguments)
+    sources = summary.find_reports(arguments.reports, REPORTS, arguments.table)
+    written = None if arguments.report is None else arguments.report / summary.FILE
+    options.check_distinct((arguments.json, arguments.markdown, written), [source.path for source in sources])
+    return _finish(arguments, summary.make_report(sources, arguments.table))
+
+
+SUMMARY = Command(
+    name=summary.NAME,
+    help="one table of several reports, beside what others print",
+    description="Put reports of several benchmarks together, beside the printed numbers of others: rows are joined by "
+    "their labels, every number says which report it is from, and what the reports do not share stands below.",
+    example="""\
+  steerers eval summary --table redi
+  steerers eval summary --table redi reports/megadepth-c4 elsewhere/roto.json
+""",
+    options=(
+        Option("reports", f"folders or {summary.FILE} files (default: those in {REPORTS})", Path, "REPORT", nargs="*"),
+        Option(
+            "--table",
+            "redi: MegaDepth-C4, ScanNet-C4, Roto-360 and SatAst, beside REDI-Match and others (default: %(default)s)",
+            default="redi",
+            choices=tuple(summary.TABLES),
+        ),
+        *_list_outputs(summary.NAME),
+    ),
+    run=summarise,
+)
+
+
 COMMAND = Command(
     name="eval",
     help="run a benchmark",
@@ -170,15 +229,5 @@ COMMAND = Command(
 """,
     title="benchmarks",
     metavar="NAME",
-    commands=[
-        Command(
-            name=benchmark.name,
-            help=benchmark.help,
-            description=benchmark.about,
-            example=benchmark.example,
-            options=tuple(_list_options(benchmark)),
-            run=partial(run, benchmark),
-        )
-        for benchmark in BENCHMARKS
-    ],
+    commands=[*map(_make_command, BENCHMARKS), SUMMARY],
 )

@@ -23,6 +23,12 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
 WEIGHTS = Option(
     "--weights", "weights that are not in the cache, by name; may be repeated", Path, "FILE", action="append"
 )
+RESIZE = Option(
+    "--resize",
+    "fit keeps shapes; squash makes every image a square of --max-size, the paper's 784 (default: %(default)s)",
+    default="fit",
+    choices=("fit", "squash"),
+)
 DEVICE = Option("--device", "cpu, cuda, cuda:1, mps (default: %(default)s)", default="cpu")
 
 
@@ -117,6 +123,7 @@ MATCHER = (
     Option("--order", "rotations that are tried, or 'continuous'", parse_order, "N", "default"),
     num_keypoints(NUM_KEYPOINTS),
     Option("--max-size", "longest side, or 'none' to keep the size (default: %(default)s)", size_limit, "PX", MAX_SIZE),
+    RESIZE,
     Option("--threshold", "least probability of a match (default: the model's)", float, "P"),
     Option("--exif", "orientation (default: %(default)s)", default="ignore", choices=("ignore", "apply")),
     DEVICE,
@@ -127,8 +134,8 @@ MATCHER = (
 
 def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments for :func:`steerers.load`."""
-    names = ("detector", "steerer", "strategy", "order", "num_keypoints", "max_size", "exif", "device", "precision")
-    options = {name: getattr(arguments, name) for name in names} | {"weights": arguments.weights or ()}
+    same = ("detector", "steerer", "strategy", "order", "num_keypoints", "max_size", "resize", "exif", "device")
+    options = {name: getattr(arguments, name) for name in (*same, "precision")} | {"weights": arguments.weights or ()}
     return options if arguments.threshold is None else {**options, "threshold": arguments.threshold}
 
 

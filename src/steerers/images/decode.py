@@ -24,6 +24,7 @@ from steerers.geometry import Size
 
 ImageSource: TypeAlias = str | os.PathLike[str] | PIL.Image.Image | NDArray[Any] | Tensor
 Exif = Literal["ignore", "apply"]
+Resize = Literal["fit", "squash"]
 Box: TypeAlias = tuple[float, float, float, float]
 Opened: TypeAlias = tuple[PIL.Image.Image, Size, Box, int]  # and the last three as in `Decoded`
 

@@ -1,15 +1,17 @@
-"""Images as models see them: reading, EXIF, resizing that keeps the aspect, masks, tensors.
+"""Images as models see them: reading, EXIF, resizing, masks, tensors.
 
 :func:`load_image` turns a path, a Pillow image, an array or a tensor into an :class:`Image`: a (3, H, W) tensor with
 the map that leads from its pixels back to those of the image as stored. Whatever is done to the picture on the way
-(shrinking, rotating upright), that map tells; nothing else in the package needs to know.
+(resizing, rotating upright), that map tells; nothing else in the package needs to know.
 """
 
 from __future__ import annotations
 
+import math
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import PIL.Image
@@ -27,6 +29,7 @@ from steerers.images.decode import (
     Exif,
     ImageError,
     ImageSource,
+    Resize,
     colour_and_alpha,
     combine,
     decode,
@@ -44,7 +47,9 @@ __all__ = [
     "Image",
     "ImageError",
     "ImageSource",
+    "Resize",
     "Size",
+    "check_resize",
     "load_image",
     "make_picture",
     "to_grey",
@@ -54,6 +59,7 @@ __all__ = [
 LUMA = (0.299, 0.587, 0.114)
 """How red, green and blue make grey: ITU-R 601, as OpenCV and Pillow have it."""
 
+Resample: TypeAlias = Callable[[PIL.Image.Image, Size, Box], PIL.Image.Image]
 _NOISE_CELLS = (2, 4, 8, 16, 32)  # pixels
 
 
@@ -75,9 +81,20 @@ class Image:
         """
         return self.to_stored[:2, :2].sign().T
 
+    @property
+    def upright_size(self) -> Size:
+        """(width, height) of the stored image in the orientation of ``tensor``."""
+        width, height = self.stored_size
+        return (width, height) if self.orientation[0, 0] else (height, width)
+
 
 def load_image(
-    source: ImageSource, *, max_size: int | None = None, exif: Exif = "ignore", mask: ImageSource | None = None
+    source: ImageSource,
+    *,
+    max_size: int | None = None,
+    resize: Resize = "fit",
+    exif: Exif = "ignore",
+    mask: ImageSource | None = None,
 ) -> Image:
     """Read an image.
 
@@ -89,7 +106,10 @@ def load_image(
     Args:
         source: a path to any format that Pillow reads; a Pillow image; a (H, W) or (H, W, 1 | 3 | 4) array, RGB(A)
             uint8, uint16, or float in [0, 1]; a (1 | 3, H, W) tensor, uint8 or float in [0, 1].
-        max_size: the longest side is shrunk to this many pixels if it is longer; the aspect is kept.
+        max_size: the longest side is shrunk to this many pixels if it is longer.
+        resize: ``"fit"`` keeps the aspect and never enlarges (Lanczos); ``"squash"`` makes every image a square of
+            ``max_size`` pixels a side, whatever its shape, as the authors of DeDoDe and of the steerers do (bicubic,
+            antialiased). A rotation of what is squashed is a rotation of the image for quarter turns and squares alone.
         exif: ``"apply"`` rotates the tensor upright as the EXIF orientation says; ``"ignore"`` takes pixels as stored.
             Keypoints mapped by ``to_stored`` are stored pixels either way.
         mask: an image source of the size of the stored image, never rotated by an EXIF tag of its own; keypoints are
@@ -103,16 +123,17 @@ def load_image(
     """
     if exif not in get_args(Exif):
         raise ValueError(f"exif must be 'ignore' or 'apply', got {exif!r}")
-    max_size = _check_max_size(max_size)
-    decoded = decode(source, max_size, exif)
+    max_size = check_resize(resize, max_size)
+    fit = resize == "fit"
+    decoded = decode(source, max_size if fit else None, exif)
     allowed = combine(decoded.allowed, None if mask is None else _read_mask(mask, decoded.stored_size))
-    size = fit_within(decoded.stored_size, max_size)
+    size = fit_within(decoded.stored_size, max_size) if fit or max_size is None else (max_size, max_size)
     linear = UPRIGHT[decoded.orientation]
     return Image(
-        tensor=_rotated(_to_tensor(_shrink(decoded, size)), linear),
+        tensor=_rotated(_to_tensor(_resized(decoded, size, _lanczos if fit else _bicubic)), linear),
         to_stored=scaling(size, decoded.stored_size) @ _rotation_back(size, linear),
         stored_size=decoded.stored_size,
-        mask=None if allowed is None else _rotated(torch.from_numpy(_shrink_mask(allowed, size)), linear),
+        mask=None if allowed is None else _rotated(torch.from_numpy(_resize_mask(allowed, size)), linear),
         name=name_of(source),
     )
 
@@ -148,19 +169,24 @@ def make_picture(height: int, width: int, seed: int = 0) -> Tensor:
 # Size and frame -------------------------------------------------------------------------------------------------------
 
 
-def _shrink(decoded: Decoded, size: Size) -> PIL.Image.Image | NDArray[np.float32]:
+def _resized(decoded: Decoded, size: Size, resample: Resample) -> PIL.Image.Image | NDArray[np.float32]:
     """The pixels at ``size``, antialiased."""
     pixels = decoded.pixels
     if size == decoded.stored_size:
         return pixels
     if isinstance(pixels, PIL.Image.Image):
-        return _lanczos(pixels, size, decoded.box)
-    planes = [_lanczos(PIL.Image.fromarray(np.ascontiguousarray(plane)), size, decoded.box) for plane in pixels]
-    return np.stack([np.asarray(plane) for plane in planes]).clip(0, 1)  # (C, H, W); Lanczos overshoots
+        return resample(pixels, size, decoded.box)
+    planes = [resample(PIL.Image.fromarray(np.ascontiguousarray(plane)), size, decoded.box) for plane in pixels]
+    return np.stack([np.asarray(plane) for plane in planes]).clip(0, 1)  # (C, H, W); both filters overshoot
 
 
 def _lanczos(picture: PIL.Image.Image, size: Size, box: Box) -> PIL.Image.Image:
     return picture.resize(size, PIL.Image.Resampling.LANCZOS, box=box, reducing_gap=3.0)
+
+
+def _bicubic(picture: PIL.Image.Image, size: Size, box: Box) -> PIL.Image.Image:
+    """As ``Image.resize(size)`` of Pillow is by default."""
+    return picture.resize(size, PIL.Image.Resampling.BICUBIC, box=box)
 
 
 def _to_tensor(pixels: PIL.Image.Image | NDArray[np.float32]) -> Tensor:
@@ -232,12 +258,12 @@ def _nonzero(values: NDArray[Any]) -> NDArray[np.bool_]:
     return colour & allowed[..., 3] if allowed.shape[2] == 4 else colour
 
 
-def _shrink_mask(allowed: NDArray[np.bool_], size: Size) -> NDArray[np.bool_]:
-    """A mask at a smaller ``size``: a pixel stays allowed only if all that it overlaps was."""
-    return np.ascontiguousarray(_shrink_rows(_shrink_rows(allowed, size[1]).T, size[0]).T)
+def _resize_mask(allowed: NDArray[np.bool_], size: Size) -> NDArray[np.bool_]:
+    """A mask at another ``size``, smaller or larger: a pixel is allowed only if all that it overlaps was."""
+    return np.ascontiguousarray(_resize_rows(_resize_rows(allowed, size[1]).T, size[0]).T)
 
 
-def _shrink_rows(allowed: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
+def _resize_rows(allowed: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
     """Row i of the result is the logical and of all old rows that [i, i + 1) overlaps."""
     old = len(allowed)
     if rows == old:
@@ -247,6 +273,18 @@ def _shrink_rows(allowed: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
+
+
+def check_resize(resize: Resize, max_size: int | None) -> int | None:
+    """Refuse what :func:`load_image` does not take; ``max_size`` as an int."""
+    if resize not in get_args(Resize):
+        raise ValueError(f"resize must be 'fit' or 'squash', got {resize!r}")
+    if resize == "squash" and max_size is None:
+        raise ValueError("resize 'squash' needs a max_size, to which both sides are brought; the paper's is 784")
+    side = _check_max_size(max_size)
+    if resize == "squash" and side is not None and side**2 > MAX_PIXELS:
+        raise ValueError(f"max_size must be at most {math.isqrt(MAX_PIXELS)} to squash images to it, got {side}")
+    return side
 
 
 def _check_max_size(max_size: int | None) -> int | None:

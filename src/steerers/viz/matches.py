@@ -13,6 +13,7 @@ from PIL import ImageDraw, ImageFont
 
 from steerers.features import Matches
 from steerers.geometry import scaling
+from steerers.images.decode import fit_within
 from steerers.images.load import Image, to_uint8
 
 SUPERSAMPLING = 2
@@ -93,7 +94,7 @@ def _layout(image0: Image, image1: Image, height: int, gap: int, header: int) ->
 
 
 def _stored_picture(image: Image) -> PIL.Image.Image:
-    """What the model saw, rotated back into the orientation of the stored image."""
+    """What the model saw, in the orientation of the stored image, and in its shape if it was squashed."""
     pixels = to_uint8(image.tensor)
     linear = np.rint(image.orientation.numpy()).astype(int)  # stored -> seen: a signed permutation
     if linear[0, 0] == 0:  # the axes change places
@@ -103,7 +104,9 @@ def _stored_picture(image: Image) -> PIL.Image.Image:
         pixels = pixels[:, ::-1]
     if linear[1, 1] < 0:
         pixels = pixels[::-1]
-    return PIL.Image.fromarray(np.ascontiguousarray(pixels))
+    picture = PIL.Image.fromarray(np.ascontiguousarray(pixels))
+    size = fit_within(image.stored_size, max(picture.size))
+    return picture if picture.size == size else picture.resize(size, PIL.Image.Resampling.LANCZOS)
 
 
 def _pick(chosen: NDArray[np.bool_], most: int) -> NDArray[np.int64]:
