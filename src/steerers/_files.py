@@ -47,6 +47,12 @@ def atomic_write(path: StrPath) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: Path, content: str) -> None:
+    """Write a text file whole or not at all."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
+
+
 def _umask() -> int:
     """The mask of modes of new files; it can only be read by setting it."""
     with _UMASK_LOCK:

@@ -94,6 +94,12 @@ class Features:
     def __len__(self) -> int:
         return int(self.keypoints.shape[0])
 
+    def __repr__(self) -> str:
+        count, dim = self.descriptions.shape
+        width, height = self.image_size
+        told = (f"{count} keypoints of an image of {width} x {height}", f"{dim} dimensions", self.model)
+        return f"Features({', '.join(filter(None, told))})"
+
     def to(self, device: torch.device | str) -> Features:
         """The same features on ``device``."""
         keypoints, descriptions, scores = (x.to(device) for x in (self.keypoints, self.descriptions, self.scores))
@@ -123,6 +129,11 @@ class Matches:
 
     def __len__(self) -> int:
         return int(self.scores.shape[0])
+
+    def __repr__(self) -> str:
+        told = [f"{len(self)} matches"]
+        told += [] if self.angle is None else [f"rotated by {self.angle:.1f} degrees"]
+        return f"Matches({', '.join([*told, *filter(None, (self.model, self.strategy))])})"
 
     def homography(
         self, threshold: float = 3.0, *, confidence: float = 0.9999, max_iterations: int = 10_000, seed: int = 0

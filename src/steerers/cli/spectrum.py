@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from steerers import viz
 from steerers._console import Option, positive, progress
 from steerers._devices import parse_device
 from steerers._files import atomic_write
 from steerers.cli import options
 from steerers.cli.options import Command
-from steerers.steering.representations import Group
-from steerers.steering.steerer import Steerer
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from steerers.steering.representations import Group
+    from steerers.steering.steerer import Steerer
     from steerers.training.spectrum import Records, Reduction
 
 SIZE, SIZE_MOVING, SIZE_OF_SEVERAL = 560, 480, 320
@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show_steerer(arguments: argparse.Namespace) -> int:
+    from steerers.steering.steerer import Steerer
     from steerers.training.spectrum import common_factor
 
     path: Path = arguments.paths[0]
@@ -197,8 +198,6 @@ def _table(rows: Sequence[Reduction], group: Group) -> str:
 
 
 COMMAND = Command(
-    name="spectrum",
-    help="draw the eigenvalues of a steerer, or how training moved them",
     description="Of a run with a learnable steerer: its eigenvalues at start and end as a picture, all between as "
     "an animation, the nearest representation, and how many dimensions small eigenvalues allow to leave out "
     "(paper, Figure 4 and section 6.5). Of several runs: one picture. Of the file of a steerer: its eigenvalues.",

@@ -6,12 +6,13 @@ see.
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 import PIL.Image
@@ -20,18 +21,21 @@ from numpy.typing import NDArray
 from PIL.ExifTags import Base as ExifTag
 from torch import Tensor
 
+from steerers._choices import Exif
 from steerers.geometry import Size
 
-ImageSource: TypeAlias = str | os.PathLike[str] | PIL.Image.Image | NDArray[Any] | Tensor
-Exif = Literal["ignore", "apply"]
-Resize = Literal["fit", "squash"]
+Encoded: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO
+"""A file by its path, its content, or a file that is open; from there, it is read to its end."""
+ImageSource: TypeAlias = Encoded | PIL.Image.Image | NDArray[Any] | Tensor
 Box: TypeAlias = tuple[float, float, float, float]
 Opened: TypeAlias = tuple[PIL.Image.Image, Size, Box, int]  # and the last three as in `Decoded`
 
 MAX_PIXELS = 1_000_000_000
 """The largest image that is read; a larger one is refused before its pixels are decoded."""
 
-_SOURCES = "a path, a Pillow image, a NumPy array or a torch tensor"
+_SOURCES = "a path, bytes, a file opened in binary mode, a Pillow image, a NumPy array or a torch tensor"
+_HEIF = ("heic", "heix", "heim", "heis", "hevc", "hevx", "hevm", "hevs", "mif1", "msf1")
+_AVIF = ("avif", "avis")
 _FLOAT_SLACK = 1e-4  # rounding in the caller's own resampling may leave [0, 1] by this much
 
 # EXIF orientation -> linear part of the map from stored to upright pixels, as rows.
@@ -85,10 +89,10 @@ def decode(source: ImageSource, max_size: int | None, exif: Exif) -> Decoded:
     return Decoded(pixels, allowed, size, box, orientation)
 
 
-def open_picture(source: str | os.PathLike[str] | PIL.Image.Image, max_size: int | None, exif: Exif) -> Opened:
+def open_picture(source: Encoded | PIL.Image.Image, max_size: int | None, exif: Exif) -> Opened:
     """A file or a Pillow image, at its current frame, with the colours and the alpha that it has."""
-    if isinstance(source, (str, os.PathLike)):
-        return _load_file(Path(source), max_size, exif)
+    if isinstance(source, (str, os.PathLike, bytes)) or hasattr(source, "read"):
+        return _load_file(source, max_size, exif)  # type: ignore[arg-type]  # what has a method "read" is a file
     if not isinstance(source, PIL.Image.Image):
         raise TypeError(f"an image or mask must be {_SOURCES}, got {type(source).__name__}")
     _check_pixels(source.size, name_of(source) or "Pillow image")
@@ -98,13 +102,13 @@ def open_picture(source: str | os.PathLike[str] | PIL.Image.Image, max_size: int
     return source, source.size, (0, 0, *source.size), orientation
 
 
-def _load_file(path: Path, max_size: int | None, exif: Exif) -> Opened:
+def _load_file(source: Encoded, max_size: int | None, exif: Exif) -> Opened:
     """The first frame of a file; a JPEG is decoded at a lower resolution if ``max_size`` leaves that much room."""
-    with _open_file(path) as file, _decoder_errors(path):
+    with _open_file(source) as file, _decoder_errors(source, file):
         with _no_pixel_limit() as limit:
-            opened = PIL.Image.open(file)  # by its handle: Pillow maps files given by path, and misreads rotated TIFFs
+            opened = _identify(file)  # by its handle: Pillow maps files given by path, and misreads rotated TIFFs
         size = opened.size
-        _check_pixels(size, str(path))
+        _check_pixels(size, _label(source))
         tiff = opened.format == "TIFF"  # Pillow rotates these upright as it loads them, and drops the tag
         orientation = _exif_orientation(opened) if tiff else 1
         width, height = fit_within(size, max_size)
@@ -119,13 +123,47 @@ def _load_file(path: Path, max_size: int | None, exif: Exif) -> Opened:
     return opened, size, drafted[1] if drafted else (0, 0, *size), orientation
 
 
-def _open_file(path: Path) -> BinaryIO:
+def _open_file(source: Encoded) -> BinaryIO:
+    """A file that can be read from its start as often as need be."""
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
+    if not isinstance(source, (str, os.PathLike)):
+        content = source.read()
+        if not isinstance(content, bytes):
+            raise TypeError(f"a file of an image must be opened in binary mode, got one that reads {type(content)}")
+        return io.BytesIO(content)
+    path = Path(source)
     if path.is_dir():
         raise _broken(path, "it is a directory")
     try:
-        return path.open("rb")
+        file = path.open("rb")
     except FileNotFoundError:
         raise FileNotFoundError(f"no such image: {path}") from None
+    if file.seekable():
+        return file
+    with file:  # a pipe
+        return io.BytesIO(file.read())
+
+
+def _identify(file: BinaryIO) -> PIL.Image.Image:
+    """The picture in a file, not yet decoded; what Pillow does not know by itself, with the package that does."""
+    try:
+        return PIL.Image.open(file)
+    except PIL.UnidentifiedImageError:
+        file.seek(0)
+        head = file.read(12)
+        brand = head[8:].decode("latin-1") if head[4:8] == b"ftyp" else ""
+        file.seek(0)
+        if brand in _AVIF:
+            raise ImportError("it is AVIF, which Pillow reads from 11.3 on: pip install --upgrade pillow") from None
+        if brand not in _HEIF:
+            raise
+    try:
+        import pillow_heif
+    except ImportError:
+        raise ImportError('it is HEIC, which needs pillow-heif: pip install "steerers[heif]"') from None
+    pillow_heif.register_heif_opener()
+    return PIL.Image.open(file)
 
 
 _PIXEL_LIMIT_LOCK = threading.Lock()
@@ -147,22 +185,25 @@ def _no_pixel_limit() -> Iterator[int | None]:
 
 
 @contextmanager
-def _decoder_errors(source: Path | PIL.Image.Image) -> Iterator[None]:
+def _decoder_errors(source: Encoded | PIL.Image.Image, file: BinaryIO | None = None) -> Iterator[None]:
     """Decoders raise almost anything on broken data; the caller gets an :class:`ImageError` with the path."""
     try:
         yield
     except (ImageError, MemoryError):
         raise
     except PIL.UnidentifiedImageError as error:
-        empty = isinstance(source, Path) and source.stat().st_size == 0
-        reason = "the file is empty" if empty else "it is not an image, or damaged, or in a format Pillow does not read"
+        empty = file is not None and file.seek(0, os.SEEK_END) == 0
+        reason = "it is not an image, or damaged, or in a format Pillow does not read"
+        if empty:
+            read = not isinstance(source, (str, os.PathLike, bytes))
+            reason = "the file is empty, or was read before" if read else "the file is empty"
         raise _broken(source, reason) from error
     except Exception as error:
         raise _broken(source, str(error) or type(error).__name__) from error
 
 
-def _broken(source: str | os.PathLike[str] | PIL.Image.Image, reason: str) -> ImageError:
-    return ImageError(f"cannot read image {name_of(source) or '(a Pillow image)'}: {' '.join(reason.split())}")
+def _broken(source: ImageSource, reason: str) -> ImageError:
+    return ImageError(f"cannot read image {_label(source)}: {' '.join(reason.split())}")
 
 
 def _exif_orientation(picture: PIL.Image.Image) -> int:
@@ -254,9 +295,14 @@ def _unless_all(allowed: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
 
 
 def _channels_last(tensor: Tensor) -> NDArray[Any]:
-    """A (1 | 3, H, W) tensor as a (H, W, C) array."""
+    """A (1 | 3, H, W) tensor, or a batch of one, as a (H, W, C) array."""
+    given = tuple(tensor.shape)
+    tensor = tensor[0] if tensor.ndim == 4 and len(tensor) == 1 else tensor
     if tensor.ndim != 3 or tensor.shape[0] not in (1, 3):
-        raise ValueError(f"an image tensor must have shape (3, H, W) or (1, H, W), got {tuple(tensor.shape)}")
+        raise ValueError(
+            f"an image tensor must have shape (3, H, W), (1, H, W) or (1, 3, H, W), got {given}; of several images "
+            "a Pipeline extracts the features: extract(images)"
+        )
     if tensor.dtype != torch.uint8 and not tensor.is_floating_point():
         raise TypeError(f"an image tensor must be uint8, or float in [0, 1], got {tensor.dtype}")
     tensor = tensor.detach().cpu()
@@ -333,8 +379,18 @@ def size_text(size: Size) -> str:
 
 
 def name_of(source: ImageSource) -> str:
-    """The path of a source, or "" for arrays and tensors."""
-    if isinstance(source, PIL.Image.Image):
-        name = getattr(source, "filename", "")
-        return name if isinstance(name, str) else ""
-    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
+    """The path of a source, or "" where it has none."""
+    if isinstance(source, (str, os.PathLike)):
+        return os.fspath(source)
+    if isinstance(source, (bytes, np.ndarray, Tensor)):
+        return ""
+    name = getattr(source, "filename" if isinstance(source, PIL.Image.Image) else "name", "")
+    return name if isinstance(name, str) else ""
+
+
+def _label(source: ImageSource) -> str:
+    """What messages call a source."""
+    kind = (
+        "a Pillow image" if isinstance(source, PIL.Image.Image) else "bytes" if isinstance(source, bytes) else "a file"
+    )
+    return name_of(source) or f"({kind})"

@@ -17,9 +17,6 @@ from torch import Tensor, nn
 
 from steerers.features import Keypoints
 
-NUM_KEYPOINTS = 2048
-"""Most keypoints of an image, unless said otherwise."""
-
 
 class Detector(ABC, nn.Module):
     """Finds keypoints."""

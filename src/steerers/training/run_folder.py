@@ -236,7 +236,7 @@ def _progress_bar(steps: int, start: int) -> Any:
         from tqdm import tqdm
     except ImportError:
         return None
-    return tqdm(total=steps, initial=start, desc="training", delay=2)
+    return tqdm(total=steps, initial=start, desc="training", delay=2, disable=None)
 
 
 def check_tensorboard() -> None:
