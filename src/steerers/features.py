@@ -7,6 +7,7 @@ them to stored pixels when it makes :class:`Features`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,15 @@ class Keypoints:
     def clone(self) -> Keypoints:
         """In memory of their own."""
         return self.select(torch.arange(len(self), device=self.xy.device))
+
+    @staticmethod
+    def join(parts: Sequence[Keypoints]) -> Keypoints:
+        """The keypoints of several records of one image, one after the other; they have what all of them have."""
+        fields: dict[str, Any] = {}
+        for name in ("xy", "scores", "scales", "orientations"):
+            values = [getattr(part, name) for part in parts]
+            fields[name] = None if any(value is None for value in values) else torch.cat(values)
+        return Keypoints(**fields)
 
     def select(self, index: Tensor) -> Keypoints:
         """The keypoints at ``index``, an index or boolean tensor."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import overload
+from typing import Literal, overload
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from steerers.matching.assignment import Assignment, number_of_most_matches
 from steerers.matching.strategies import STRATEGIES, DualSoftmax, SoftmaxStrategy, Strategy, check_name, make_strategy
 from steerers.models import zoo
 from steerers.models.sampling import KeypointSampling
+from steerers.models.tiles import check_tile, tiled
 from steerers.models.zoo import Model
 from steerers.steering.representations import Group, Order
 
@@ -255,13 +256,14 @@ def load(
     strategy: str | None = None,
     order: Order = "default",
     num_keypoints: int = NUM_KEYPOINTS,
-    max_size: int | None = MAX_SIZE,
+    max_size: int | Literal["default"] | None = "default",
     exif: Exif = "ignore",
     device: str | torch.device = "cpu",
     precision: str = "float32",
     sampling: KeypointSampling | None = None,
     fast: bool = True,
     resize: Resize = "fit",
+    tile: int | None = None,
     **options: object,
 ) -> Pipeline:
     """A matcher by the name of its model.
@@ -277,7 +279,8 @@ def load(
         order: how many rotations a strategy tries; by default what suits the model (16 for ``compact``), and with a
             strategy or steerer of your choice what the steerer has (8 for SO(2)).
         num_keypoints: most keypoints an image.
-        max_size: images are shrunk so that no side is longer; ``None`` keeps their size.
+        max_size: images are shrunk so that no side is longer, by default than 1024 pixels; ``None``, and with ``tile``
+            the default, keeps their size.
         resize: ``"squash"`` makes every image a square of ``max_size`` pixels a side, as the paper does with 784; by
             default shapes are kept, and rotations stay rotations.
         exif: ``"apply"`` rotates photographs upright by their EXIF orientation before matching; keypoints stay those of
@@ -287,15 +290,22 @@ def load(
         sampling: how DeDoDe's detectors choose keypoints: coverage, non-maximum suppression, sub-pixel, border.
         fast: run those networks in a form for inference, which finds the same in less time; ``False`` gives the plain
             modules, to train, export or take apart.
-        options: of the strategy: ``inverse_temperature``, ``threshold``, ``tile``, ``subset_size``, ``seed``,
-            ``prototype``, ``ratio``; the first two by default as they suit the model.
+        tile: the network sees larger images in tiles of so many pixels a side, which overlap, and of all the best
+            keypoints are kept: as in one pass, with the memory of a tile; see :mod:`steerers.models.tiles`.
+        options: of the strategy: ``inverse_temperature``, ``threshold``, ``subset_size``, ``seed``, ``prototype``,
+            ``ratio``; the first two by default as they suit the model.
     """
     checked = parse_device(device)
+    if max_size == "default":
+        max_size = MAX_SIZE if tile is None else None
     check_resize(resize, max_size)  # before any download
+    check_tile(tile)
     if strategy is not None:
         check_name(strategy)
     model = zoo.build(name, detector=detector, steerer=steerer, weights=weights)
     model = zoo.configure(model, precision, sampling, fast=fast, device=checked)
+    if tile is not None:
+        model = replace(model, extractor=tiled(model.extractor, tile))
     chosen = strategy or model.strategy
     if strategy is None and order == "default":
         order = model.order

@@ -31,7 +31,6 @@ _OPTIONS: dict[str, type[int] | type[float]] = {
     "ratio": float,
     "subset_size": int,
     "seed": int,
-    "tile": int,
 }
 
 

@@ -127,9 +127,11 @@ def parse_size(text: str) -> tuple[int, int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a width and height such as 640x480") from None
 
 
-def size_limit(text: str) -> int | None:
+def size_limit(text: str) -> int | str | None:
     """A whole number of at least 1, or ``none``."""
-    return None if text == "none" else positive(text)
+    if text in ("none", "default"):
+        return None if text == "none" else "default"
+    return positive(text)
 
 
 MATCHER = (
@@ -145,7 +147,14 @@ MATCHER = (
     ),
     Option("--order", "rotations that are tried, or 'continuous'", parse_order, "N", "default"),
     num_keypoints(NUM_KEYPOINTS),
-    Option("--max-size", "longest side, or 'none' to keep the size (default: %(default)s)", size_limit, "PX", MAX_SIZE),
+    Option(
+        "--max-size",
+        f"longest side, or 'none' to keep the size (default: {MAX_SIZE}, with --tile none)",
+        size_limit,
+        "PX",
+        "default",
+    ),
+    Option("--tile", "see larger images in tiles of this side, which overlap: less memory", positive, "PX"),
     RESIZE,
     Option("--threshold", "least probability of a match (default: the model's)", float, "P"),
     Option("--exif", "orientation (default: %(default)s)", default="ignore", choices=get_args(Exif)),
@@ -158,7 +167,9 @@ MATCHER = (
 def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments for :func:`steerers.load`."""
     same = ("detector", "steerer", "strategy", "order", "num_keypoints", "max_size", "resize", "exif", "device")
-    options = {name: getattr(arguments, name) for name in (*same, "precision")} | {"weights": arguments.weights or ()}
+    options = {name: getattr(arguments, name) for name in (*same, "tile", "precision")} | {
+        "weights": arguments.weights or ()
+    }
     return options if arguments.threshold is None else {**options, "threshold": arguments.threshold}
 
 
