@@ -4,7 +4,7 @@ Keypoints are found once, in the central disc of the upright photograph, so that
 rotation; where they go is known exactly, so that nothing but the description is measured. An angle that C_n does not
 have is steered by the nearest that it has, as the best of max-matches would.
 
-Theorem 4.1 of the paper says that a descriptor has an orthogonal steerer if rotating two images alike leaves the
+Theorem 5.1 of the paper says that a descriptor has an orthogonal steerer if rotating two images alike leaves the
 cosines between their descriptions as they were. How far it is from that is measured without any steerer.
 """
 
@@ -214,7 +214,7 @@ def _compare_rotated(first: Described, second: Described) -> list[CosineChange]:
 def evaluate(
     runs: Sequence[Run], photos: Sequence[Path], settings: EquivarianceSettings | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows about steering (one or two a model) and rows about Theorem 4.1 (one a model)."""
+    """Rows about steering (one or two a model) and rows about Theorem 5.1 (one a model)."""
     settings = settings or EquivarianceSettings()
     if not runs or not photos:
         raise ValueError("give at least one model and one photograph")
@@ -285,7 +285,7 @@ def make_report(
     facts = {"num_photos": len(photos), "photos_sha256": hash_files(photos), "angles": list(settings.angles)}
     tables = [
         Table("steering: descriptions against those of the rotated photograph", STEERING_COLUMNS, steering, facts),
-        Table("Theorem 4.1: cosines between two photographs when both are rotated alike", KEPT_COLUMNS, kept, facts),
+        Table("Theorem 5.1: cosines between two photographs when both are rotated alike", KEPT_COLUMNS, kept, facts),
     ]
     degrees = settings.angles
     return Report(
@@ -368,7 +368,7 @@ EQUIVARIANCE = _Equivariance(
     name="equivariance",
     help="how well a steerer steers",
     about="Compare steered descriptions with those computed anew from rotated photographs: cosine and rank over "
-    "angles. And how far the cosines between two photographs change when both are rotated alike (Theorem 4.1).",
+    "angles. And how far the cosines between two photographs change when both are rotated alike (Theorem 5.1).",
     example="""\
   steerers eval equivariance --data photographs --models upright-sift,disk-c4@upright-sift --report out
   steerers eval equivariance --data photographs --models upright-sift-so2 --angles 0,15,30,45 --num-photos 20

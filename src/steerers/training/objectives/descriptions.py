@@ -122,7 +122,7 @@ def _rotations_with_the_image(steerer: Steerer) -> bool:
 
 
 class DescriptorObjective(Objective):
-    """The paper's objective (6) over keypoints of a frozen detector.
+    """The paper's objective (10) over keypoints of a frozen detector.
 
     Setting A freezes the descriptor (in evaluation mode) and trains the steerer; B trains both; C trains the descriptor
     for a fixed steerer, or for none: with both views rotated alike, that is the model with the dagger (appendix B.1).
