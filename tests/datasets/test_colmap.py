@@ -117,6 +117,12 @@ def test_depth_maps_make_the_warp_dense(tmp_path: Path) -> None:
         errors = (moved[index] - expected)[both].norm(dim=1)
         assert float(errors.quantile(0.9)) < 0.1  # where depth breaks off, tracks give what they can
         assert float((seen[index] & inside & ~visible_there).float().mean()) < 0.05
+    assert batch.known is not None
+    for known, masks, side in zip(batch.known, (batch.masks0, batch.masks1), (0, 1), strict=True):
+        seen = batch.warp_pixels(side)[1]
+        assert not (known & ~masks).any()
+        assert (seen & ~known).sum() < 0.01 * seen.sum()  # beside a track alone
+        assert known.sum() > seen.sum()
 
 
 def test_batches_are_dense_only_if_every_photograph_of_the_source_has_a_depth_map(tmp_path: Path) -> None:
@@ -138,6 +144,7 @@ def test_batches_are_dense_only_if_every_photograph_of_the_source_has_a_depth_ma
     still = torch.zeros(len(deep), dtype=torch.float64)
     assert not partly.make(read, still, still, deep, CPU).dense
     assert not batch_of(partly).dense
+    assert batch_of(partly).known is None
     assert not any(part.dense for part in partly.split(0.3))
 
 

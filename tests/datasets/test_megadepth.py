@@ -336,6 +336,35 @@ def test_points_lie_in_the_views_where_the_geometry_says(
             assert found[n, len(seen) :].isnan().all()
 
 
+@pytest.mark.usefixtures("points")
+@pytest.mark.parametrize("rotations", [(0.0, math.pi / 2), (0.7, -2.1)], ids=["quarter", "any"])
+def test_depth_is_known_where_the_photographs_see_something(root: Path, rotations: tuple[float, float]) -> None:
+    batch = make(MegaDepth(root, views=VIEWS, detections=True), rotations)
+    assert isinstance(batch.warp, ViewWarp)
+    assert batch.known is not None
+    axis = torch.arange(VIEWS.size, dtype=torch.float64)
+    grid, sky = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), dim=-1).view(-1, 2), 0
+    for known, masks, maps, side in zip(
+        batch.known,
+        (batch.masks0, batch.masks1),
+        (batch.warp.from_photos0, batch.warp.from_photos1),
+        (0, 1),
+        strict=True,
+    ):
+        assert not (known & ~masks).any()
+        for n, pair in enumerate(PAIRS):
+            camera = cameras("0001")[pair[side]]
+            xy = stored_pixels(grid, maps[n], camera)
+            steps = [np.add(xy, (4 * x, 4 * y)) for x in (-1, 0, 1) for y in (-1, 0, 1)]
+            seen = np.stack([cast(SCENES["0001"], camera, step)[1] >= 0 for step in steps])
+            inside = masks[n].flatten().numpy()
+            found = known[n].flatten().numpy()
+            assert found[inside & seen.all(axis=0)].all()
+            assert not found[inside & ~seen.any(axis=0)].any()
+            sky += int((inside & ~seen.any(axis=0)).sum())
+    assert sky > 1000
+
+
 def test_points_that_both_views_show_are_where_the_warp_takes_them(root: Path, points: Array) -> None:
     """Half a pixel of COLMAP's would show here."""
     batch = make(MegaDepth(root, views=VIEWS, detections=True), (1.0, 2.0))
@@ -353,7 +382,7 @@ def test_points_that_both_views_show_are_where_the_warp_takes_them(root: Path, p
 def test_points_are_read_only_if_they_are_wanted(copy: Path) -> None:
     shutil.rmtree(copy / "prep_scene_info" / "detections")
     source = MegaDepth(copy, views=VIEWS)
-    assert make(source).detections is None
+    assert make(source).detections is make(source).known is None
     assert source.read(0)[0].detections is None
     with pytest.raises(ValueError, match=r"1 of 1 scenes have no points .*detections_0001.npy; .*prep_keypoints.py"):
         MegaDepth(copy, views=VIEWS, detections=True)

@@ -38,6 +38,7 @@ from steerers.training.config import (
     parse_config,
 )
 from steerers.training.objectives import Objective
+from steerers.training.objectives.keypoints import KeypointOptions
 from steerers.training.run_folder import MODEL, export_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -80,24 +81,29 @@ def reduced(config: TrainConfig) -> TrainConfig:
         data=dataclasses.replace(config.data, views=dataclasses.replace(config.data.views, size=56 if large else 64)),
         model=dataclasses.replace(config.model, **model),
         matching=dataclasses.replace(config.matching, num_keypoints=60, radius=3.0),
-        keypoints=dataclasses.replace(config.keypoints, most=16, num_keypoints=16),
+        keypoints=reduced_keypoints(config.keypoints),
         validation=ValidationConfig(pairs=1, rotations=(0,)),
     )
 
 
+def reduced_keypoints(options: KeypointOptions) -> KeypointOptions:
+    if options.prior == "sfm":
+        return dataclasses.replace(options, num_keypoints=16, dedode=dataclasses.replace(options.dedode, targets=16))
+    return dataclasses.replace(options, num_keypoints=16, most=16)
+
+
 def batch_of(config: TrainConfig, photographs: Path) -> PairBatch:
-    """A pair that is rotated, where the configuration rotations pairs."""
+    """A pair that is rotated, where the configuration rotates pairs, with what a detector may need."""
     source = Photographs(PhotoStore.open(find_photos(photographs), 96), config.data.views)
     for seed in range(20):
         rotations0, rotations1 = draw_rotations(config.data.rotations, [seed])
         if not torch.equal(rotations0, rotations1) or config.data.rotations.startswith("joint"):
             break
     batch = source.make([source.read(0)], rotations0, rotations1, [seed], CPU)
-    if config.keypoints.prior != "sfm":
-        return batch
     points = torch.rand(1, 20, 2, generator=torch.Generator().manual_seed(0)) * batch.images0.shape[-1]
     moved, seen = batch.warp.forward(points)
-    return dataclasses.replace(batch, anchors=(points, torch.where(seen[..., None], moved, torch.nan)))
+    detections = (points, torch.where(seen[..., None], moved, torch.nan))
+    return dataclasses.replace(batch, detections=detections, known=(batch.masks0, batch.masks1))
 
 
 def trained_parts(config: TrainConfig) -> set[str]:
@@ -205,7 +211,11 @@ def test_precision_reaches_dedode_that_chooses_its_own() -> None:
         ),
         ({"model": SMALL, "optimiser": {"learning_rates": {"steerer": 1e-4}}}, "begins with 'steerer'"),
         ({"model": {"kind": "dedode-g"}, "setting": "C"}, "multiple of 14 pixels, got data.views.size 384"),
-        ({"model": SMALL, "keypoints": {"prior": "sfm"}}, "'sfm' needs points of a reconstruction"),
+        (
+            {"setting": "detector", "model": {"kind": "dedode-detector-l"}, "keypoints": {"prior": "sfm"}},
+            "'sfm' needs points of a reconstruction",
+        ),
+        ({"model": SMALL, "keypoints": {"prior": "sfm"}}, r"setting 'joint' .* not 'sfm', which is DeDoDe's"),
         (
             {"model": SMALL, "steerer": {"group": "C4", "kind": "perm"}},
             "C4 does not have all the rotations of .* 'SO2'",

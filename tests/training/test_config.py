@@ -120,6 +120,13 @@ def test_names_of_older_runs_are_read() -> None:
     assert (data.colmap_fraction, data.mosaics.fraction) == (0.2, 0.6)
 
 
+def test_options_that_are_gone_are_read_where_they_were_off() -> None:
+    assert json.loads(load(COMPACT)[1]["config"])["keypoints"]["matchability"] == 0.0
+    assert parse_config({"keypoints": {"matchability": 0.0}}) == TrainConfig()
+    with pytest.raises(ValueError, match=r"unknown key 'keypoints\.matchability'"):
+        parse_config({"keypoints": {"matchability": 0.5}})
+
+
 # Refusing -------------------------------------------------------------------------------------------------------------
 
 

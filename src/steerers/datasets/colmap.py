@@ -29,7 +29,6 @@ from steerers.datasets.depth import DepthCamera, DepthWarp
 from steerers.datasets.pairs import (
     PairBatch,
     ViewWarp,
-    Warp,
     covered,
     generator_of,
     mix,
@@ -107,7 +106,7 @@ class Colmap:
 
     The photographs are decoded once, by :meth:`open` or with the first pair that is read. They may be smaller than the
     cameras of the model say, as long as their aspect is the same. The ``detections`` of a batch are all observations of
-    both photographs.
+    both photographs; where there are depth maps, ``known`` says where its views have depth.
 
     Attributes:
         root: as given.
@@ -256,10 +255,12 @@ class Colmap:
             views.append((relight(images, self.views.photometric, own_seeds), masks, from_photos, seen))
         (images0, masks0, from0, seen0), (images1, masks1, from1, seen1) = views
         linear = torch.stack([pair.linear for pair in pairs]).to(device)
-        warp = ViewWarp(from0, from1, masks0, masks1, _scene_warp(sides, linear, device))
+        scene = _scene_warp(sides, linear, device)
+        warp = ViewWarp(from0, from1, masks0, masks1, scene)
         anchors = draw_anchors(points, warp, ANCHORS, seeds, device)
         rotated = (rotations0.to(device), rotations1.to(device))
-        return PairBatch(images0, images1, masks0, masks1, warp, *rotated, anchors, self.dense, (seen0, seen1))
+        known = scene.dense.known_in(warp) if self.dense and scene.dense is not None else None
+        return PairBatch(images0, images1, masks0, masks1, warp, *rotated, anchors, self.dense, (seen0, seen1), known)
 
 
 def _scene_warp(sides: Sequence[Sequence[_Side]], linear: Tensor, device: torch.device) -> TrackWarp:
@@ -302,7 +303,7 @@ class TrackWarp:
     points1: Tensor
     linear: Tensor
     radius: float
-    dense: Warp | None = None
+    dense: DepthWarp | None = None
 
     def forward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
         """First photographs to second; see :class:`~steerers.datasets.pairs.Warp`."""

@@ -12,6 +12,7 @@ there are COLMAP's, whose pixels have their top-left corner at (0, 0); they are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
@@ -62,8 +63,8 @@ class MegaDepth:
         root: the folder that holds ``prep_scene_info``.
         views: their size, and the strength of the change of light; the rest of it is not used.
         split: which scenes.
-        detections: read the points of the reconstructions too, towards which a detector is trained. They fill
-            :attr:`PairBatch.detections <steerers.datasets.pairs.PairBatch>`.
+        detections: read the points of the reconstructions too, towards which a detector is trained. A batch then has
+            ``detections``, and ``known`` beside them: where its views have depth.
 
     Raises:
         ValueError: if there is no such scene, a file is damaged, no pair is left, or points are wanted and missing.
@@ -112,13 +113,14 @@ class MegaDepth:
         scene = DepthWarp(*cameras, device=device)
         warp = ViewWarp(from_photos0.to(device), from_photos1.to(device), masks0, masks1, scene)
         rotated = (rotations0.to(device), rotations1.to(device))
-        detections = None
-        if self._detections is not None:
-            detections = (
-                points_in_views(_detections(sides[0]), from_photos0, device),
-                points_in_views(_detections(sides[1]), from_photos1, device),
-            )
-        return PairBatch(images0, images1, masks0, masks1, warp, *rotated, detections=detections)
+        batch = PairBatch(images0, images1, masks0, masks1, warp, *rotated)
+        if self._detections is None:
+            return batch
+        detections = (
+            points_in_views(_detections(sides[0]), from_photos0, device),
+            points_in_views(_detections(sides[1]), from_photos1, device),
+        )
+        return replace(batch, detections=detections, known=scene.known_in(warp))
 
     def _list_pairs(self, found: dict[str, Path]) -> tuple[NDArray[np.int32], NDArray[np.int32], Tensor]:
         """(P,) scenes, (P, 2) photographs and (P,) weights of all pairs."""

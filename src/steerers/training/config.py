@@ -18,6 +18,7 @@ from steerers.training.objectives.descriptions import MatchingOptions, Setting
 from steerers.training.objectives.keypoints import KeypointOptions
 
 _RENAMED = {"data.colmap_share": "colmap_fraction", "data.mosaics.share": "fraction"}  # since older runs
+_GONE = {"keypoints.matchability": 0.0}  # since older runs, and the value at which it changed nothing
 
 
 @dataclass(frozen=True)
@@ -263,10 +264,11 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
 
 
 def renamed(values: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """Nested tables, with the keys of older runs under their names of today."""
+    """Nested tables, with the keys of older runs under their names of today, and without those that are gone."""
     return {
         _RENAMED.get(where + key, key): renamed(value, f"{where}{key}.") if isinstance(value, dict) else value
         for key, value in values.items()
+        if where + key not in _GONE or value != _GONE[where + key]
     }
 
 
