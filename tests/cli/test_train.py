@@ -301,7 +301,7 @@ def test_a_dry_run_says_what_would_run_and_does_nothing(
                 "network": "dedode-b, 13,518,817 parameters, trained; from vgg",
                 "keypoints": "5,000 of dedode-l-so2, frozen",
                 "steerer": "SO2, 256 x 256, trained from spread, 40x0 + 18x1 + 18x2 + 18x3 + 18x4 + 18x5 + 18x6",
-                "data": "megadepth, rotations SO2, views of 512 x 512 pixels; "
+                "data": "megadepth, rotations SO2, views of 512 x 512 pixels, squashed; "
                 "none given: set data.path, or give --data",
                 "optimiser": "AdamW, weight decay 1e-05, gradient clipped to 0.01",
                 "learning rate": "1e-05 of descriptor.encoder (10,592,064 parameters); 0.0002 of descriptor.decoder "

@@ -78,7 +78,9 @@ def reduced(config: TrainConfig) -> TrainConfig:
         config,
         batch=1,
         precision="float32",
-        data=dataclasses.replace(config.data, views=dataclasses.replace(config.data.views, size=56 if large else 64)),
+        data=dataclasses.replace(
+            config.data, views=dataclasses.replace(config.data.views, size=56 if large else 64, resize="letterbox")
+        ),
         model=dataclasses.replace(config.model, **model),
         matching=dataclasses.replace(config.matching, num_keypoints=60, radius=3.0),
         keypoints=reduced_keypoints(config.keypoints),

@@ -108,6 +108,7 @@ def test_the_paper_s_hyperparameters() -> None:
             half_view = config.data.views.size / 2
             assert math.isclose(config.matching.radius, 0.01 * half_view), path
             assert config.matching.num_keypoints == 5000, path
+            assert config.data.views.resize == "squash", path
             assert config.model.detector == f"dedode-l-{config.data.rotations.removeprefix('joint-').lower()}", path
         assert config.optimiser.rate_of("steerer.action.weight") == (1e-3 if fitted else 2e-4), path
 
@@ -156,6 +157,8 @@ def test_options_that_are_gone_are_read_where_they_were_off() -> None:
         ({"name": ".."}, "name must be a plain name"),
         ({"data": {"held_out": 1.0}}, r"data: held_out must be in \[0, 1\), got 1.0"),
         ({"data": {"max_photo_size": 8}}, "data: max_photo_size"),
+        ({"data": {"views": {"resize": "crop"}}}, "data.views.resize must be one of letterbox, squash, got 'crop'"),
+        ({"data": {"views": {"resize": "squash"}}}, "data: views.resize 'squash' is for photographs that are shown"),
         ({"data": {"views": {"size": 8}}}, "data.views: size of a view must be at least 32"),
         ({"optimiser": {"learning_rate": 0}}, "optimiser: learning rates must be positive"),
         ({"optimiser": {"learning_rate": math.nan}}, "optimiser: learning rates must be positive"),
@@ -164,6 +167,8 @@ def test_options_that_are_gone_are_read_where_they_were_off() -> None:
         ({"validation": {"every": -1}}, "validation: every must not be negative"),
         ({"matching": {"radius": 0}}, "matching: radius must be positive"),
         ({"keypoints": {"suppress": 2}}, "keypoints: suppress must be odd"),
+        ({"keypoints": {"prior": "sfm", "most": 9}}, "keypoints: most does not apply to DeDoDe's objective"),
+        ({"keypoints": {"dedode": {"targets": 9}}}, "keypoints: dedode is DeDoDe's objective, of prior 'sfm'"),
     ],
 )
 def test_what_is_wrong_is_named(values: dict[str, Any], message: str) -> None:

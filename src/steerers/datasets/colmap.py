@@ -48,7 +48,7 @@ from steerers.datasets.reconstruction import (
     read_colmap_depth,
     scene_folders,
 )
-from steerers.datasets.views import Views, draw_homographies, relight, render_views, rotations_about_middle
+from steerers.datasets.views import Views, draw_homographies, draw_whole, relight, render_views, rotations_about_middle
 from steerers.geometry import Size, scaling, transform_points
 from steerers.images.load import load_image, to_uint8
 
@@ -121,6 +121,7 @@ class Colmap:
             each.
         images: where the photographs are; ``root/images`` by default. For several scenes, a folder with one for each.
         depths: where COLMAP's depth maps are; by default ``root/stereo/depth_maps``, if it is there.
+        views: how they are drawn from the photographs; squashed, they show them whole.
         max_size: the longest side to which photographs are shrunk.
         cache: a folder in which the decoded photographs are kept.
 
@@ -245,10 +246,12 @@ class Colmap:
         views, lean = [], torch.tensor([pair.rotation for pair in pairs], dtype=torch.float64)
         for number, (side, rotations) in enumerate(zip(sides, (rotations0, rotations1), strict=True)):
             own_seeds, sizes = [mix(seed, number) for seed in seeds], [own.camera.size for own in side]
-            maps = draw_homographies(sizes, self.views, own_seeds)
+            squashed = self.views.resize == "squash"
+            maps = (draw_whole if squashed else draw_homographies)(sizes, self.views, own_seeds)
             if number == 1:
                 maps = rotations_about_middle(self.views.size, -lean) @ maps
-            maps = aim(maps, sizes, draw_targets(points[number], seeds), self.views.size, own_seeds)
+            if not squashed:
+                maps = aim(maps, sizes, draw_targets(points[number], seeds), self.views.size, own_seeds)
             photos = [own.photo.to(device, non_blocking=True) for own in side]
             images, masks, from_photos = render_views(photos, maps, rotations, self.views.size, own_seeds)
             seen = points_in_views([own.observed for own in side], from_photos, device)

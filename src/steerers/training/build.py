@@ -319,7 +319,8 @@ def _steerer(config: TrainConfig, objective: Objective) -> str:
 def _data(run: TrainConfig, data: list[Path], cache: Path | None) -> Iterator[tuple[str, str]]:
     config = run.data
     views = f"rotations {config.rotations}, views of {config.views.size} x {config.views.size} pixels"
-    yield "data", f"{config.source}, {views}"
+    squashed = ", squashed" if config.views.resize == "squash" else ""
+    yield "data", f"{config.source}, {views}{squashed}"
     if not data and not config.path:
         yield "", "none given: set data.path, or give --data"
         return

@@ -51,6 +51,11 @@ class DataConfig:
     def __post_init__(self) -> None:
         check_options(self, "be in [0, 1)", lambda value: 0 <= value < 1, "held_out", "colmap_fraction")
         check_options(self, "be at least 32 pixels", lambda value: value >= 32, "max_photo_size")
+        if self.views.resize == "squash" and self.source == "folder":
+            raise ValueError(
+                "views.resize 'squash' is for photographs that are shown whole, of source 'megadepth' or 'colmap'; of "
+                "those in folders a part is drawn (views.scale, tilt, perspective), whose aspect is always kept"
+            )
         if self.mosaics.fraction and self.source != "folder":
             raise ValueError(f"mosaics are made of photographs: they need source 'folder', not {self.source!r}")
         if self.mosaics.fraction + self.colmap_fraction > 1:
