@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from steerers._weights import WeightsError
 from steerers.datasets.folder import Photographs
 from steerers.datasets.pairs import PairBatch, draw_rotations
 from steerers.datasets.photos import PhotoStore, find_photos
-from steerers.models import parts
+from steerers.models import parts, zoo
+from steerers.models.classical import UprightSift
 from steerers.models.compact import Compact
 from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile
@@ -30,6 +32,7 @@ from steerers.training.build import (
     published,
 )
 from steerers.training.config import (
+    TRAINABLE,
     ModelConfig,
     SteererConfig,
     TrainConfig,
@@ -73,7 +76,8 @@ class Patches(nn.Module):
 def reduced(config: TrainConfig) -> TrainConfig:
     """The same with tiny views, few keypoints of a detector without weights, and random networks."""
     large = config.model.kind == "dedode-g"
-    model = {"weights": "", "detector": "upright-sift", "backbone_weights": "dinov2.pth" if large else ""}
+    weights = str(random_weights(config.model.kind)) if config.model.kind not in TRAINABLE else ""
+    model = {"weights": weights, "detector": "upright-sift", "backbone_weights": "dinov2.pth" if large else ""}
     return dataclasses.replace(
         config,
         batch=1,
@@ -86,6 +90,14 @@ def reduced(config: TrainConfig) -> TrainConfig:
         keypoints=reduced_keypoints(config.keypoints),
         validation=ValidationConfig(pairs=1, rotations=(0,)),
     )
+
+
+def random_weights(kind: str) -> Path:
+    """The file of a frozen model, here in the empty cache of weights."""
+    path = Path(os.environ["STEERERS_HOME"]) / f"random-{kind}.pth"
+    path.parent.mkdir(exist_ok=True)
+    torch.save(parts.frozen_network(kind).network.state_dict(), path)
+    return path
 
 
 def reduced_keypoints(options: KeypointOptions) -> KeypointOptions:
@@ -180,6 +192,44 @@ def test_compact_without_rotations_and_steerer(photographs: Path) -> None:
     loss.backward()
     assert loss.item() > 0
     assert all(parameter.grad is not None for _, parameter in objective.trained())
+
+
+LEARNED = {"group": "C4", "kind": "random", "learn": True}
+
+
+@pytest.mark.parametrize("kind", [name for name in (*zoo.ZOO, *zoo.ALIASES) if name not in TRAINABLE])
+def test_setting_a_takes_every_model_of_the_zoo(kind: str) -> None:
+    """Its network is of the published length, and nothing but the steerer is trained."""
+    values = {"setting": "A", "model": {"kind": kind}, "steerer": LEARNED}
+    values["data"] = {"rotations": "C4", "views": {"size": 560}}
+    objective = build_objective(parse_config(values), pretrained=False)
+    assert list(objective.networks()) == ["steerer"]
+    assert objective.steerer is not None
+    assert objective.steerer.dim == zoo.find(kind).dim
+    for setting in ("B", "C", "joint", "detector"):
+        message = (
+            f"model.kind {kind!r} stays as it is: setting 'A' fits a steerer to it, but setting {setting!r} trains"
+        )
+        with pytest.raises(ValueError, match=message):
+            build_objective(parse_config(values | {"setting": setting}))
+
+
+def test_a_frozen_model_has_its_own_keypoints_unless_another_detector_is_named() -> None:
+    values = {"setting": "A", "model": {"kind": "upright-sift"}, "steerer": LEARNED, "data": {"rotations": "C4"}}
+    own = build_objective(parse_config(values))
+    assert isinstance(own.descriptor, UprightSift)
+    assert own._frozen[0] is own.descriptor
+    superpoint = {"kind": "superpoint", "weights": str(random_weights("superpoint")), "detector": "upright-sift"}
+    other = build_objective(parse_config(values | {"model": superpoint})).train()
+    assert isinstance(other._frozen[0], UprightSift)
+    expected = torch.load(superpoint["weights"])
+    assert all(torch.equal(value, expected[name]) for name, value in other.descriptor.network.state_dict().items())
+    assert not other.descriptor.training
+    assert not any(parameter.requires_grad for parameter in other.descriptor.parameters())
+    with pytest.raises(ValueError, match="model: detector_weights are those of a detector: set detector too"):
+        parse_config(values | {"model": {"kind": "superpoint", "detector_weights": "a.pth"}})
+    with pytest.raises(WeightsError, match=r"gone\.pth: no such file"):
+        build_objective(parse_config(values | {"model": {"kind": "superpoint", "weights": "gone.pth"}}))
 
 
 def test_precision_reaches_dedode_that_chooses_its_own() -> None:
@@ -277,6 +327,27 @@ def test_what_is_neither_a_file_nor_published_is_named(tmp_path: Path) -> None:
         "superpoint_v1.pth": "missing",
         "runs/none/model.safetensors": "missing",
     }
+
+
+def test_the_weights_of_frozen_models_are_told_beforehand() -> None:
+    for config, expected in (
+        (ModelConfig(kind="upright-sift"), {}),
+        (ModelConfig(kind="disk"), {"depth-save.pth": "to be downloaded"}),
+        (ModelConfig(kind="disk", weights="mine.pth"), {"mine.pth": "missing"}),
+        (
+            ModelConfig(kind="disk", detector="dedode-l-c4"),
+            {"depth-save.pth": "to be downloaded", "dedode_detector_C4.pth": "to be downloaded"},
+        ),
+        (
+            ModelConfig(kind="dedode-g-c4-perm"),
+            {
+                "G_C4_Perm_descriptor_setting_C.pth": "to be downloaded",
+                "dinov2_vitl14_pretrain.pth": "to be downloaded",
+                "dedode_detector_C4.pth": "to be downloaded",
+            },
+        ),
+    ):
+        assert dict(needed_weights(config)) == expected
 
 
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_there_is_a_configuration_for_every_kind_of_row() -> None:
         (s, g) for s in "ABC" for g in ("C4", "SO2")
     }
     assert {config.steerer.kind for config in described} == {"inv", "freq1", "perm", "spread", "random", "none"}
-    assert {config.model.kind for config in described} == {"dedode-b", "dedode-g"}
+    assert {config.model.kind for config in described} == {"dedode-b", "dedode-g", "disk"}
     assert {config.data.rotations for config in loaded if config.setting == "detector"} == {"C4", "SO2"}
 
 
@@ -143,6 +143,7 @@ def test_options_that_are_gone_are_read_where_they_were_off() -> None:
         ({"compile": 1}, "compile must be true or false, got 1"),
         ({"optimiser": {"clip": "no"}}, "optimiser.clip must be a number, got 'no'"),
         ({"optimiser": {"clip": True}}, "optimiser.clip must be a number, got True"),
+        ({"model": {"kind": "disc"}}, r"model: kind must be one of compact, .*, or in setting A .*disk.*; got 'disc'"),
         ({"model": {"detector": 3}}, "model.detector must be a string, got 3"),
         ({"data": "photographs"}, "data must be a table, got 'photographs'"),
         ({"data": {"path": "photographs"}}, "data.path must be a list"),
