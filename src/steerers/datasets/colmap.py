@@ -243,10 +243,10 @@ class Colmap:
         pairs: Sequence[_Read] = read
         sides = [[pair.sides[side] for pair in pairs] for side in (0, 1)]
         points = [[own.points for own in side] for side in sides]
-        views, lean = [], torch.tensor([pair.rotation for pair in pairs], dtype=torch.float64)
+        views, squashed = [], self.views.resize == "squash"
+        lean = torch.tensor([pair.rotation for pair in pairs], dtype=torch.float64)
         for number, (side, rotations) in enumerate(zip(sides, (rotations0, rotations1), strict=True)):
             own_seeds, sizes = [mix(seed, number) for seed in seeds], [own.camera.size for own in side]
-            squashed = self.views.resize == "squash"
             maps = (draw_whole if squashed else draw_homographies)(sizes, self.views, own_seeds)
             if number == 1:
                 maps = rotations_about_middle(self.views.size, -lean) @ maps

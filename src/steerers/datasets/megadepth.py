@@ -159,8 +159,8 @@ class MegaDepth:
         if self._detections is not None:
             stored = torch.from_numpy(self._detections[scene][index]).double() - 0.5  # from COLMAP's pixels
             points = transform_points(scaling(image.stored_size, size), stored)
-        side = min(depth.shape) if squashed else max(depth.shape)  # what the view shows at no more than its resolution
-        camera = camera.thinned(max(1, side // self.views.size))
+        filling = min(depth.shape) if squashed else max(depth.shape)  # fewest samples along a side that fills the view
+        camera = camera.thinned(max(1, filling // self.views.size))
         return Photograph(torch.from_numpy(to_uint8(pixels)).permute(2, 0, 1).contiguous(), camera, points)
 
     def _render(

@@ -70,8 +70,8 @@ class KeypointOptions:
         check_options(self, "not be negative", lambda value: value >= 0, "margin", *weights)
         if self.prior != "sfm" and self.dedode != DedodeOptions():
             raise ValueError(f"dedode is DeDoDe's objective, of prior 'sfm': it does not apply to {self.prior!r}")
-        changed = [] if self.prior != "sfm" else [name for name in _OURS if getattr(self, name) != _default(name)]
-        if changed:
+        changed = [name for name in _OURS if getattr(self, name) != getattr(KeypointOptions, name)]
+        if self.prior == "sfm" and changed:
             raise ValueError(
                 f"{', '.join(changed)} {'does' if len(changed) == 1 else 'do'} not apply to DeDoDe's objective (prior "
                 "'sfm'): it has dedode.targets, dedode.splat and dedode.matchability"
@@ -79,10 +79,6 @@ class KeypointOptions:
 
 
 _OURS = ("area", "most", "suppress", "prior_weight", "prior_until", "reprojection", "reliability", "margin")
-
-
-def _default(name: str) -> object:
-    return KeypointOptions.__dataclass_fields__[name].default
 
 
 def without_margin(batch: PairBatch, margin: int) -> PairBatch:
