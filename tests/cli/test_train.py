@@ -20,11 +20,12 @@ import torch.distributed as dist
 
 from datasets.scenes import cameras_around, street, write_detections, write_megadepth
 from datasets.workspaces import write_scene
-from helpers import CONFIG_FOLDER
+from helpers import CONFIG_FOLDER, assert_refused, run_command
 from steerers._weights import load
 from steerers.cli import INTERRUPTED, Parser, train
 from steerers.datasets.photos import PhotoStore
 from steerers.images.load import to_uint8
+from steerers.steering.steerer import Steerer
 from steerers.training import loop
 from steerers.training.run_folder import CHECKPOINT, MODEL, RunLog, read_checkpoint, read_log
 from terrain import make_terrain
@@ -206,6 +207,55 @@ def test_torchrun_joins_its_processes_and_leaves_them(
         run(config, "--data", photographs, "--device", "cuda:1", "--out", "other")
 
 
+SIFT = """
+setting = "A"
+steps = 40
+batch = 3
+[data]
+rotations = "C4"
+[data.views]
+size = 128
+photometric = 0.0
+[model]
+kind = "upright-sift"
+[steerer]
+group = "C4"
+kind = "random"
+learn = true
+[matching]
+num_keypoints = 128
+radius = 2.0
+[optimiser]
+learning_rate = 6e-3
+weight_decay = 0.0
+[validation]
+every = 0
+pairs = 2
+"""
+
+
+def test_a_steerer_of_a_frozen_model_is_trained_and_used(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the configuration to matches of a rotated photograph."""
+    (workplace / "sift.toml").write_text(SIFT)
+    (workplace / "photographs").mkdir()
+    for seed in range(4):
+        PIL.Image.fromarray(to_uint8(make_terrain(200, seed))).save(f"photographs/{seed}.png")
+    PIL.Image.open("photographs/0.png").rotate(90).save("rotated.png")
+    assert run("sift.toml", "--data", "photographs", "--device", "cpu", "--dry-run") == 0
+    assert (lines := shown(capsys))["network"] == "upright-sift, frozen"
+    assert lines["keypoints"] == "128 of its own, frozen"
+    assert run("sift.toml", "--data", "photographs", "--device", "cpu") == 0
+    left = workplace / "runs/sift" / MODEL
+    assert list(load(left)[0]) == ["steerer.generator"]
+    assert Steerer.load(left).dim == 128
+    match = ("match", "photographs/0.png", "rotated.png", "--steerer", left, "--json", "found.json")
+    assert run_command(*match, "--model", "upright-sift").code == 0
+    found = json.loads(Path("found.json").read_text())
+    assert found["angle_deg"] == pytest.approx(90)
+    assert found["num_inliers"] > 50
+    assert_refused([*match, "--model", "sift"], "a steerer for model 'upright-sift', not for 'sift'")
+
+
 # Refusing -------------------------------------------------------------------------------------------------------------
 
 
@@ -301,7 +351,7 @@ def test_a_dry_run_says_what_would_run_and_does_nothing(
                 "network": "dedode-b, 13,518,817 parameters, trained; from vgg",
                 "keypoints": "5,000 of dedode-l-so2, frozen",
                 "steerer": "SO2, 256 x 256, trained from spread, 40x0 + 18x1 + 18x2 + 18x3 + 18x4 + 18x5 + 18x6",
-                "data": "megadepth, rotations SO2, views of 512 x 512 pixels; "
+                "data": "megadepth, rotations SO2, views of 512 x 512 pixels, squashed; "
                 "none given: set data.path, or give --data",
                 "optimiser": "AdamW, weight decay 1e-05, gradient clipped to 0.01",
                 "learning rate": "1e-05 of descriptor.encoder (10,592,064 parameters); 0.0002 of descriptor.decoder "
@@ -317,6 +367,15 @@ def test_a_dry_run_says_what_would_run_and_does_nothing(
                 "network": "dedode-g, 18,811,361 parameters, frozen; from dedode_descriptor_G.pth",
                 "steerer": "C4, 256 x 256, trained from random",
                 "learning rate": "0.001 of steerer (65,536 parameters)",
+            },
+        ),
+        (
+            "a-c4-disk",
+            {
+                "network": "disk, frozen",
+                "keypoints": "5,000 of dedode-l-c4, frozen",
+                "steerer": "C4, 128 x 128, trained from random",
+                "weights": "depth-save.pth (to be downloaded); dedode_detector_C4.pth (to be downloaded)",
             },
         ),
         ("dagger-b", {"steerer": "none", "network": "dedode-b, 13,518,817 parameters, trained; from vgg"}),

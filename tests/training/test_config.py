@@ -91,7 +91,7 @@ def test_there_is_a_configuration_for_every_kind_of_row() -> None:
         (s, g) for s in "ABC" for g in ("C4", "SO2")
     }
     assert {config.steerer.kind for config in described} == {"inv", "freq1", "perm", "spread", "random", "none"}
-    assert {config.model.kind for config in described} == {"dedode-b", "dedode-g"}
+    assert {config.model.kind for config in described} == {"dedode-b", "dedode-g", "disk"}
     assert {config.data.rotations for config in loaded if config.setting == "detector"} == {"C4", "SO2"}
 
 
@@ -108,6 +108,7 @@ def test_the_paper_s_hyperparameters() -> None:
             half_view = config.data.views.size / 2
             assert math.isclose(config.matching.radius, 0.01 * half_view), path
             assert config.matching.num_keypoints == 5000, path
+            assert config.data.views.resize == "squash", path
             assert config.model.detector == f"dedode-l-{config.data.rotations.removeprefix('joint-').lower()}", path
         assert config.optimiser.rate_of("steerer.action.weight") == (1e-3 if fitted else 2e-4), path
 
@@ -118,6 +119,13 @@ def test_names_of_older_runs_are_read() -> None:
     assert "colmap_share" in shipped["data"]
     data = parse_config(shipped).data
     assert (data.colmap_fraction, data.mosaics.fraction) == (0.2, 0.6)
+
+
+def test_options_that_are_gone_are_read_where_they_were_off() -> None:
+    assert json.loads(load(COMPACT)[1]["config"])["keypoints"]["matchability"] == 0.0
+    assert parse_config({"keypoints": {"matchability": 0.0}}) == TrainConfig()
+    with pytest.raises(ValueError, match=r"unknown key 'keypoints\.matchability'"):
+        parse_config({"keypoints": {"matchability": 0.5}})
 
 
 # Refusing -------------------------------------------------------------------------------------------------------------
@@ -135,6 +143,7 @@ def test_names_of_older_runs_are_read() -> None:
         ({"compile": 1}, "compile must be true or false, got 1"),
         ({"optimiser": {"clip": "no"}}, "optimiser.clip must be a number, got 'no'"),
         ({"optimiser": {"clip": True}}, "optimiser.clip must be a number, got True"),
+        ({"model": {"kind": "disc"}}, r"model: kind must be one of compact, .*, or in setting A .*disk.*; got 'disc'"),
         ({"model": {"detector": 3}}, "model.detector must be a string, got 3"),
         ({"data": "photographs"}, "data must be a table, got 'photographs'"),
         ({"data": {"path": "photographs"}}, "data.path must be a list"),
@@ -149,6 +158,8 @@ def test_names_of_older_runs_are_read() -> None:
         ({"name": ".."}, "name must be a plain name"),
         ({"data": {"held_out": 1.0}}, r"data: held_out must be in \[0, 1\), got 1.0"),
         ({"data": {"max_photo_size": 8}}, "data: max_photo_size"),
+        ({"data": {"views": {"resize": "crop"}}}, "data.views.resize must be one of letterbox, squash, got 'crop'"),
+        ({"data": {"views": {"resize": "squash"}}}, "data: views.resize 'squash' is for photographs that are shown"),
         ({"data": {"views": {"size": 8}}}, "data.views: size of a view must be at least 32"),
         ({"optimiser": {"learning_rate": 0}}, "optimiser: learning rates must be positive"),
         ({"optimiser": {"learning_rate": math.nan}}, "optimiser: learning rates must be positive"),
@@ -157,6 +168,8 @@ def test_names_of_older_runs_are_read() -> None:
         ({"validation": {"every": -1}}, "validation: every must not be negative"),
         ({"matching": {"radius": 0}}, "matching: radius must be positive"),
         ({"keypoints": {"suppress": 2}}, "keypoints: suppress must be odd"),
+        ({"keypoints": {"prior": "sfm", "most": 9}}, "keypoints: most does not apply to DeDoDe's objective"),
+        ({"keypoints": {"dedode": {"targets": 9}}}, "keypoints: dedode is DeDoDe's objective, of prior 'sfm'"),
     ],
 )
 def test_what_is_wrong_is_named(values: dict[str, Any], message: str) -> None:

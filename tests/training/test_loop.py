@@ -415,7 +415,7 @@ def train_both(folder: Path) -> None:
     """Setting A, and a network by two sources of which the second does not train keypoints."""
     config = config_of(setting="A", batch=4, steps=3, validation=ValidationConfig(every=0, pairs=1, rotations=(0,)))
     run(config, folder / "A")
-    objective = Still(compact(), small_steerer(), OPTIONS, KeypointOptions(area=40.0, matchability=0.1))
+    objective = Still(compact(), small_steerer(), OPTIONS, KeypointOptions(area=40.0))
     config = dataclasses.replace(config, setting="joint", steps=5)
     sources = Sources([(photographs(), 0.5), (Tracks(photographs(), lambda _: None), 0.5)], photographs(1))
     train(config, objective, sources, folder / "joint", device=CPU)

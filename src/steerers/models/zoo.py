@@ -273,9 +273,6 @@ def build(
         entry = with_steerer(entry, Path(steerer))
     if detector is not None:
         entry = with_detector(entry, detector)
-    for part in entry.parts:  # before any download
-        if part.extra is not None and importlib.util.find_spec("kornia") is None:
-            raise ImportError(f'model {entry.name!r} needs kornia: pip install "steerers[{part.extra}]"')
     given = (weights,) if isinstance(weights, str | os.PathLike) else weights
     return entry.build(locate(entry, given))
 
@@ -289,7 +286,11 @@ def locate(entry: Entry, given: Sequence[StrPath] = ()) -> dict[str, Path]:
 
     Raises:
         WeightsError: naming what is missing, its address and the folder to put it in; or the path that does not fit.
+        ImportError: if the model needs an extra of this package that is not installed; nothing is downloaded then.
     """
+    for part in entry.parts:
+        if part.extra is not None and importlib.util.find_spec("kornia") is None:
+            raise ImportError(f'model {entry.name!r} needs kornia: pip install "steerers[{part.extra}]"')
     found = _by_name(entry, [Path(path) for path in given])
     missing = [file for file in entry.weights if file.name not in found]
     for file in sorted(missing, key=lambda file: bool(file.urls)):  # no download where another file cannot be had

@@ -21,7 +21,7 @@ from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile, fetch, find
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
-from steerers.training.config import ModelConfig, SteererConfig, TrainConfig
+from steerers.training.config import TRAINABLE, ModelConfig, SteererConfig, TrainConfig
 from steerers.training.feed import build_sources, check_dense, data_paths, needs_detections, open_reconstructions
 from steerers.training.objectives import Objective
 from steerers.training.objectives.descriptions import DescriptorObjective
@@ -75,15 +75,20 @@ def _objective(config: TrainConfig, network: Detector | Descriptor, pretrained: 
         if not isinstance(network, Compact):
             raise ValueError("setting 'joint' needs model.kind 'compact'")
         return JointObjective(network, steerer, config.matching, config.keypoints)
-    detector = build_detector(config.model) if pretrained else NoDetector(config.model)
+    detector = detector_for(config.model, network) if pretrained else NoDetector(config.model)
     return DescriptorObjective(network, steerer, detector, config.setting, config.matching)
 
 
 def _check_data(config: TrainConfig) -> None:
-    """Refuse data that the networks cannot be trained on."""
-    if config.model.kind == "dedode-g" and config.data.views.size % PATCH:
+    """Refuse data that the networks cannot be trained on, and networks that cannot be trained."""
+    if config.model.kind not in TRAINABLE and config.setting != "A":
         raise ValueError(
-            f"model.kind 'dedode-g' needs views of a multiple of {PATCH} pixels, got data.views.size "
+            f"model.kind {config.model.kind!r} stays as it is: setting 'A' fits a steerer to it, but setting "
+            f"{config.setting!r} trains a network, which may be {', '.join(TRAINABLE)}"
+        )
+    if config.model.kind.startswith("dedode-g") and config.data.views.size % PATCH:
+        raise ValueError(
+            f"model.kind {config.model.kind!r} needs views of a multiple of {PATCH} pixels, got data.views.size "
             f"{config.data.views.size}; the original is 560"
         )
     if needs_detections(config) and config.data.source == "folder":
@@ -107,12 +112,14 @@ def _check_rotations(config: TrainConfig, steerer: Steerer | None) -> None:
 
 
 def build_network(config: ModelConfig, precision: str = "float32", *, pretrained: bool = True) -> Detector | Descriptor:
-    """The network that is trained, with the weights it starts from.
+    """The network that is trained, with the weights it starts from; or the model of the zoo that stays as it is.
 
     Args:
         precision: of DeDoDe's convolutions, which choose it themselves; others follow the loop's.
         pretrained: read the weights.
     """
+    if config.kind not in TRAINABLE:
+        return _frozen_descriptor(config) if pretrained else NoDescriptor(zoo.find(config.kind).dim)
     dtype = _PRECISIONS[precision]
     if config.kind == "compact":
         network: Detector | Descriptor = Compact(config.compact)
@@ -131,6 +138,29 @@ def build_network(config: ModelConfig, precision: str = "float32", *, pretrained
         file = published(config.weights)
         load_weights(network, Path(config.weights) if file is None else fetch(file), f"model.kind {config.kind!r}")
     return network
+
+
+def _frozen_descriptor(config: ModelConfig) -> Descriptor:
+    """The descriptor of a model of the zoo, with its weights."""
+    alone = _alone(config)
+    given = [path for path in (config.weights, config.backbone_weights) if path]
+    return alone.descriptor.build(zoo.locate(alone, given))
+
+
+def _alone(config: ModelConfig) -> zoo.Entry:
+    """The model of the zoo without its detector and steerer."""
+    return replace(zoo.find(config.kind), detector=None, steerer=None)
+
+
+class NoDescriptor(Descriptor):
+    """Stands for a descriptor whose weights are not read; it describes nothing."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
+        raise NotImplementedError("this objective was built without weights, to look at it")
 
 
 def load_weights(network: nn.Module, path: Path, title: str) -> None:
@@ -171,13 +201,19 @@ def published(weights: str) -> WeightFile | None:
 
 def needed_weights(config: ModelConfig) -> Iterator[tuple[str, str]]:
     """The files that a configuration reads: names or paths, and ``here``, ``to be downloaded`` or ``missing``."""
-    file = published(config.weights) if config.weights else None
+    trained = config.kind in TRAINABLE
+    file = published(config.weights) if config.weights and trained else None
     files = [] if file is None else [file]
     paths = [config.weights if file is None else "", config.backbone_weights, config.detector_weights]
-    if config.kind == "dedode-g" and not config.backbone_weights:
+    if not trained:
+        files += [file for file in _alone(config).weights if file is not parts.DINOV2 and not config.weights]
+    if config.kind.startswith("dedode-g") and not config.backbone_weights:
         files.append(parts.DINOV2)
     if config.detector and not config.detector_weights:
         files += _detector_files(config.detector)
+    elif not config.detector and not trained:
+        own = zoo.find(config.kind).detector
+        files += () if own is None else own.weights
     for file in files:
         elsewhere = "to be downloaded" if file.urls else "missing"
         yield file.name, elsewhere if find(file, check=False) is None else "here"
@@ -197,10 +233,21 @@ class NoDetector(Detector):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        _check_detector(config)
+        if config.detector or config.kind in TRAINABLE:
+            _check_detector(config)
 
     def detect(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
         raise NotImplementedError("this objective was built without weights, to look at it")
+
+
+def detector_for(config: ModelConfig, descriptor: Descriptor) -> Detector:
+    """Whose keypoints are described: those of ``model.detector``, or a frozen model's own."""
+    if config.detector or config.kind in TRAINABLE:
+        return build_detector(config)
+    own = zoo.find(config.kind).detector
+    if own is not None:
+        return own.build({file.name: fetch(file) for file in own.weights})
+    return cast("Detector", descriptor)  # a model without a detector has a descriptor that is one too
 
 
 def build_detector(config: ModelConfig) -> Detector:
@@ -291,18 +338,24 @@ def overview(config: TrainConfig, data: list[Path], cache: Path | None = None) -
 
 
 def _networks(config: TrainConfig, objective: Objective) -> Iterator[tuple[str, str]]:
-    network = build_network(config.model, pretrained=False)
-    count = sum(parameter.numel() for parameter in network.parameters())
-    frozen = "frozen" if config.setting == "A" else "trained"
-    yield "network", f"{config.model.kind}, {count:,} parameters, {frozen}; from {config.model.weights or 'random'}"
+    yield "network", _network(config)
     if config.setting not in ("detector", "joint"):
-        yield "keypoints", f"{config.matching.num_keypoints:,} of {config.model.detector}, frozen"
+        yield "keypoints", f"{config.matching.num_keypoints:,} of {config.model.detector or 'its own'}, frozen"
     if config.setting != "detector":
         yield "steerer", _steerer(config, objective)
     if config.matching.prototype:
         yield "prototype", "trained, for prototype-procrustes"
     for name, where in needed_weights(config.model):
         yield "weights", f"{name} ({where})"
+
+
+def _network(config: TrainConfig) -> str:
+    if config.model.kind not in TRAINABLE:
+        return f"{config.model.kind}, frozen"
+    network = build_network(config.model, pretrained=False)
+    count = sum(parameter.numel() for parameter in network.parameters())
+    frozen = "frozen" if config.setting == "A" else "trained"
+    return f"{config.model.kind}, {count:,} parameters, {frozen}; from {config.model.weights or 'random'}"
 
 
 def _steerer(config: TrainConfig, objective: Objective) -> str:
@@ -319,7 +372,8 @@ def _steerer(config: TrainConfig, objective: Objective) -> str:
 def _data(run: TrainConfig, data: list[Path], cache: Path | None) -> Iterator[tuple[str, str]]:
     config = run.data
     views = f"rotations {config.rotations}, views of {config.views.size} x {config.views.size} pixels"
-    yield "data", f"{config.source}, {views}"
+    squashed = ", squashed" if config.views.resize == "squash" else ""
+    yield "data", f"{config.source}, {views}{squashed}"
     if not data and not config.path:
         yield "", "none given: set data.path, or give --data"
         return

@@ -13,11 +13,13 @@ from typing import Any, Literal
 from steerers.datasets.folder import MosaicOptions
 from steerers.datasets.pairs import Rotations, check_options
 from steerers.datasets.views import Views
+from steerers.models import zoo
 from steerers.models.compact import CompactConfig
 from steerers.training.objectives.descriptions import MatchingOptions, Setting
 from steerers.training.objectives.keypoints import KeypointOptions
 
 _RENAMED = {"data.colmap_share": "colmap_fraction", "data.mosaics.share": "fraction"}  # since older runs
+_GONE = {"keypoints.matchability": 0.0}  # since older runs, and the value at which it changed nothing
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class DataConfig:
     def __post_init__(self) -> None:
         check_options(self, "be in [0, 1)", lambda value: 0 <= value < 1, "held_out", "colmap_fraction")
         check_options(self, "be at least 32 pixels", lambda value: value >= 32, "max_photo_size")
+        if self.views.resize == "squash" and self.source == "folder":
+            raise ValueError(
+                "views.resize 'squash' is for photographs that are shown whole, of source 'megadepth' or 'colmap'; of "
+                "those in folders a part is drawn (views.scale, tilt, perspective), whose aspect is always kept"
+            )
         if self.mosaics.fraction and self.source != "folder":
             raise ValueError(f"mosaics are made of photographs: they need source 'folder', not {self.source!r}")
         if self.mosaics.fraction + self.colmap_fraction > 1:
@@ -58,26 +65,44 @@ class DataConfig:
             )
 
 
+TRAINABLE = ("compact", "dedode-b", "dedode-g", "dedode-detector-l")
+"""The networks that can be trained; any other model of the zoo is frozen, for Setting A."""
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """What is trained.
 
     Attributes:
-        kind: ``compact`` (the embedded network), ``dedode-b``, ``dedode-g`` or ``dedode-detector-l``.
+        kind: ``compact`` (the embedded network), ``dedode-b``, ``dedode-g`` or ``dedode-detector-l``; in Setting A also
+            any other model of ``steerers models``, with its own weights.
         weights: what training starts from: a file (of DeDoDe, or ``model.safetensors`` of another run), the name of a
             published file, such as ``dedode_descriptor_B.pth``, that is downloaded where the cache has none, or
-            ``vgg`` for the encoder of DeDoDe from ImageNet; empty is random.
-        detector: whose keypoints a descriptor is trained at: a detector or model of ``steerers models``.
+            ``vgg`` for the encoder of DeDoDe from ImageNet; empty is random. Of another model: the file of its
+            descriptor, if it is not in the cache.
+        detector: whose keypoints a descriptor is trained at: a detector or model of ``steerers models``. If it is
+            empty, another model than those that can be trained has its own.
         detector_weights: its file, if it is not in the cache; ``model.safetensors`` of a run for one of DeDoDe's.
         backbone_weights: DINOv2's file for ``dedode-g``, if it is not in the cache.
     """
 
-    kind: Literal["compact", "dedode-b", "dedode-g", "dedode-detector-l"] = "compact"
+    kind: str = "compact"
     weights: str = ""
     detector: str = ""
     detector_weights: str = ""
     backbone_weights: str = ""
     compact: CompactConfig = field(default_factory=CompactConfig)
+
+    def __post_init__(self) -> None:
+        models = [*zoo.ZOO, *zoo.ALIASES]
+        if self.kind not in (*TRAINABLE, *models):
+            frozen = ", ".join(name for name in models if name not in TRAINABLE)
+            raise ValueError(
+                f"kind must be one of {', '.join(TRAINABLE)}, or in setting A another model: {frozen}; got "
+                f"{self.kind!r}"
+            )
+        if self.detector_weights and not self.detector:
+            raise ValueError("detector_weights are those of a detector: set detector too")
 
 
 @dataclass(frozen=True)
@@ -263,10 +288,11 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
 
 
 def renamed(values: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """Nested tables, with the keys of older runs under their names of today."""
+    """Nested tables, with the keys of older runs under their names of today, and without those that are gone."""
     return {
         _RENAMED.get(where + key, key): renamed(value, f"{where}{key}.") if isinstance(value, dict) else value
         for key, value in values.items()
+        if where + key not in _GONE or value != _GONE[where + key]
     }
 
 

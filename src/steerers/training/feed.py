@@ -55,8 +55,8 @@ def data_paths(config: DataConfig, paths: Sequence[str | Path] = ()) -> list[Pat
 
 
 def needs_detections(config: TrainConfig) -> bool:
-    """Whether a configuration trains keypoints towards the points of reconstructions."""
-    return config.setting in ("detector", "joint") and config.keypoints.prior == "sfm"
+    """Whether a configuration trains a detector towards the points of reconstructions."""
+    return config.setting == "detector" and config.keypoints.prior == "sfm"
 
 
 def build_sources(

@@ -27,9 +27,10 @@ from torch import Tensor
 from steerers import _weights
 from steerers._files import atomic_write
 from steerers._version import __version__
+from steerers.models import zoo
 from steerers.steering.steerer import Steerer
 from steerers.training.build import build_objective
-from steerers.training.config import TrainConfig, flatten, parse_config, renamed, to_dict
+from steerers.training.config import TRAINABLE, TrainConfig, flatten, parse_config, renamed, to_dict
 from steerers.training.objectives import Objective
 
 CONFIG, CHECKPOINT, LOG = "config.json", "checkpoint.pt", "log.jsonl"
@@ -325,6 +326,8 @@ def export_model(
         "step": str(step),
         "config": json.dumps(_recipe(config), sort_keys=True),
     }
+    if config.model.kind not in TRAINABLE:
+        metadata["model"] = zoo.find(config.model.kind).fitted_to  # the steerer is refused for another
     if objective.steerer is not None:
         steering, described = objective.steerer.export()
         tensors, metadata = tensors | steering, metadata | described

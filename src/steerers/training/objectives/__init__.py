@@ -1,7 +1,8 @@
 """What can be trained, as modules from a batch of pairs to the terms of a loss.
 
 - :mod:`.descriptions`: the paper's objective over keypoints of a frozen detector, in Settings A, B and C.
-- :mod:`.keypoints`: rotation-consistent keypoints without a descriptor.
+- :mod:`.keypoints`: rotation-consistent keypoints without a descriptor, from photographs.
+- :mod:`.dedode_keypoints`: the same from depth and points of reconstructions, as DeDoDe's authors train them.
 - :mod:`.joint`: keypoints and descriptions of one network, for the embedded model.
 
 A term is a sum with its count, so that several processes can divide by the count of all of them.

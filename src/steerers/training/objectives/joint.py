@@ -34,6 +34,11 @@ class JointObjective(Objective):
         self, network: Compact, steerer: Steerer | None, matching: MatchingOptions, keypoints: KeypointOptions
     ) -> None:
         super().__init__()
+        if keypoints.prior == "sfm":
+            raise ValueError(
+                "setting 'joint' trains keypoints from photographs: keypoints.prior is 'corners' or 'none', not 'sfm', "
+                "which is DeDoDe's objective for a detector alone"
+            )
         self.network, self.steerer, self.matching, self.keypoints = network, steerer, matching, keypoints
         self.matcher = Matcher(steerer, matching)
 
