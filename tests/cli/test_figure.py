@@ -121,7 +121,16 @@ def test_upright_sift(files: Path, out: Path) -> None:
     assert best.out.startswith("largest difference between permuted and rotated bins: 0\n")
 
 
-@pytest.mark.parametrize("options", [(), ("--rotate", "90"), ("--steerer", "learned.safetensors")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--rotate", "90"),
+        ("--rotate", "270", "--max-size", "150"),
+        ("--rotate", "90", "--resize", "squash", "--max-size", "180"),
+        ("--steerer", "learned.safetensors"),
+    ],
+)
 def test_half_turn(files: Path, out: Path, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Steered, the rotated image matches as the upright one would; as it is, hardly. A learned steerer is a matrix."""
     monkeypatch.chdir(out.parent)
@@ -132,7 +141,8 @@ def test_half_turn(files: Path, out: Path, options: tuple[str, ...], monkeypatch
     assert (ran.code, ran.err) == (0, "")
     above, below, _ = ran.out.splitlines()
     assert above.startswith("descriptions as they are: ")
-    assert below.startswith(f"those of the second image steered by -{90 if '90' in options else 180}°: ")
+    degrees = next((option for option in options if option in ("90", "270")), "180")
+    assert below.startswith(f"those of the second image steered by -{degrees}°: ")
     assert counts(below)[0] > 1.5 * counts(above)[0]
     assert counts(below)[1] > 5 * counts(above)[1]
     drawn(out)

@@ -16,7 +16,7 @@ from steerers._console import Option, positive
 from steerers._devices import parse_device
 from steerers._files import atomic_write
 from steerers.benchmarks.aims import AIMS, AimsPair
-from steerers.benchmarks.predict import Prediction, ViewSettings, load_at, make_view
+from steerers.benchmarks.predict import Prediction, ViewSettings, load_at
 from steerers.benchmarks.report import environment
 from steerers.benchmarks.runs import SPEC, load_runs
 from steerers.benchmarks.store import is_kept
@@ -25,7 +25,7 @@ from steerers.cli.eval import CACHE, matches_folder
 from steerers.cli.match import shrunk_by
 from steerers.cli.options import Command
 from steerers.features import Keypoints
-from steerers.geometry import transform_points
+from steerers.geometry import rotate_image, rotation_about_centre, transform_points
 from steerers.images.load import Image, load_image
 from steerers.models.base import Detector
 from steerers.models.classical import UprightSift
@@ -193,18 +193,31 @@ def run_half_turn(arguments: argparse.Namespace) -> int:
     _start(arguments, arguments.image0, arguments.image1)
     pipeline, steerer = _load(arguments, strategy="dual-softmax")
     degrees = int(arguments.rotate)
-    image0, loaded = pipeline.load_image(arguments.image0), pipeline.load_image(arguments.image1)
-    _, image1 = make_view(loaded, arguments.image1, degrees, mask_corners=False, device=pipeline.device)
+    image0 = pipeline.load_image(arguments.image0)
+    image1 = _rotated(pipeline.load_image(arguments.image1), math.radians(degrees))
     features0, features1 = pipeline.extract(image0), pipeline.extract(image1)
     with torch.no_grad():
         steered = replace(features1, descriptions=steerer.steer(features1.descriptions.float(), -math.radians(degrees)))
     drawn, captions = [], ["descriptions as they are", f"those of the second image steered by -{degrees}°"]
     for features, caption in zip((features1, steered), captions, strict=True):
         matches = pipeline.match(features0, features)
-        inliers = matches.homography(3.0).inliers  # pixels of the rotated image, which is stored as it is matched
+        inliers = matches.homography(3.0 * shrunk_by(image0, image1)).inliers
         options.say(f"{caption}: {len(matches)} matches, {int(inliers.sum())} inliers")
         drawn.append(draw_matches(image0, image1, matches, inliers, height=480))
     return _finish(arguments, stack(drawn, captions))
+
+
+def _rotated(image: Image, angle: float) -> Image:
+    """An image as if its file had been rotated by quarter turns."""
+    rotated, transform = rotate_image(image.tensor, angle)
+    stored, stored_size = rotation_about_centre(image.stored_size, angle)
+    return replace(
+        image,
+        tensor=rotated.contiguous(),
+        mask=None if image.mask is None else rotate_image(image.mask[None], angle)[0][0],
+        to_stored=stored @ image.to_stored @ torch.linalg.inv(transform),
+        stored_size=stored_size,
+    )
 
 
 # Figures 5 and 6: AIMS ------------------------------------------------------------------------------------------------
@@ -278,7 +291,7 @@ def _matcher_options(*without: str) -> list[Option]:
     return [option for option in options.MATCHER if option.names.removeprefix("--") not in without]
 
 
-_ONE_KEYPOINT = _matcher_options("strategy", "order", "num-keypoints", "threshold")
+_ONE_KEYPOINT = _matcher_options("strategy", "order", "num-keypoints", "threshold", "resize")
 
 COMMAND = Command(
     name="figure",
