@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import PIL.Image
 import pytest
 import torch
 
+from steerers.features import Keypoints
+from steerers.images.load import make_picture
+from steerers.steering.irreps import SIDE
 from steerers.viz.canvas import (
     BACKGROUND,
     GAP,
     TEXT,
     Canvas,
+    fit_size,
     heat_colours,
     hue,
+    show_patch,
     signed_colours,
     stack,
     text_width,
@@ -84,11 +91,21 @@ def test_stack() -> None:
 
 def test_to_picture() -> None:
     image = torch.rand(3, 20, 40)
-    assert to_picture(image).size == (40, 20)
-    assert to_picture(image, width=80).size == (80, 40)
-    assert to_picture(image, height=10).size == (20, 10)
-    assert to_picture(image, 30, 30).size == (30, 30)
-    assert np.abs(pixels(to_picture(image)) - 255 * image.permute(1, 2, 0).numpy()).max() <= 0.5 + 1e-4
+    assert to_picture(image, (30, 50)).size == (30, 50)
+    assert np.abs(pixels(to_picture(image, (40, 20))) - 255 * image.permute(1, 2, 0).numpy()).max() <= 0.5 + 1e-4
+    assert [fit_size(image, side) for side in (80, 10, 1)] == [(80, 40), (10, 5), (1, 1)]
+    assert fit_size(image.mT, 80) == (40, 80)
+
+
+def test_a_patch_rotates_with_its_image() -> None:
+    image = make_picture(80, 90, seed=2)
+    keypoint = Keypoints(torch.tensor([[41.0, 38.0]]), torch.ones(1), torch.tensor([8.0]))
+    upright = pixels(show_patch(image, keypoint, 0.0, 64))
+    for k in (1, 2, 3):
+        assert np.abs(np.rot90(upright, k) - pixels(show_patch(image, keypoint, k * math.pi / 2, 64))).max() <= 2
+    side = SIDE * 8
+    cut = image[:, 38 - int(side / 2) : 39 + int(side / 2), 41 - int(side / 2) : 42 + int(side / 2)]
+    np.testing.assert_array_equal(upright, pixels(to_picture(cut, (64, 64))))
 
 
 def test_heat_grows_brighter() -> None:

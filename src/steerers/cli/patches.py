@@ -68,9 +68,9 @@ def _check(arguments: argparse.Namespace) -> tuple[Path, Path]:
     path, *more = arguments.paths
     if more:
         raise ValueError(f"--patches looks at one steerer, got {', '.join(map(str, arguments.paths))}")
-    for option in ("data", "gif", "dims", "pairs"):
+    for option in ("data", "gif", "dims", "pairs", "cache"):
         if getattr(arguments, option) is not None:
-            raise ValueError(f"--{option} is about eigenvalues and does not go with --patches")
+            raise ValueError(f"--{option} does not go with --patches")
     picture = arguments.out or (path / "patches.png" if path.is_dir() else Path(f"{path.with_suffix('')}-patches.png"))
     options.check_output(picture, picture=True)
     options.check_distinct([picture], [path])

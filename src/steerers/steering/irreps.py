@@ -102,10 +102,10 @@ class Patch:
     excitation: float  # length of the blocks, relative to that of the description
     block: int  # the one with the largest part in it
 
-    @property
-    def side(self) -> float:
-        """In pixels."""
-        return SIDE * (DIAMETER if self.keypoint.scales is None else float(self.keypoint.scales[0]))
+
+def patch_side(keypoint: Keypoints) -> float:
+    """In pixels, of the patch of one keypoint."""
+    return SIDE * (DIAMETER if keypoint.scales is None else float(keypoint.scales[0]))
 
 
 def find_patches(
@@ -233,7 +233,7 @@ def rotate_patch(
         angles: radians, the first 0.
     """
     x, y = patch.keypoint.xy[0].round().int().tolist()
-    made = [window_at(image, (x, y), math.ceil(CONTEXT * patch.side), angle) for angle in angles]
+    made = [window_at(image, (x, y), math.ceil(CONTEXT * patch_side(patch.keypoint)), angle) for angle in angles]
     keypoints = [
         Keypoints(transform_points(transform, patch.keypoint.xy), patch.keypoint.scores, patch.keypoint.scales)
         for _, transform in made

@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from PIL import ImageDraw, ImageFont
 from torch import Tensor
 
+from steerers.features import Keypoints
+from steerers.geometry import window_at
 from steerers.images.load import to_uint8
+from steerers.steering.irreps import patch_side
 
 SUPERSAMPLING = 2
 GAP = 12  # between pictures, and around them
@@ -37,6 +40,11 @@ class Brush:
     def ring(self, at: Point, radius: float, colour: Colour, width: float) -> None:
         x, y, r = (SUPERSAMPLING * value for value in (*at, radius))
         self.draw.ellipse([x - r, y - r, x + r, y + r], outline=colour, width=round(SUPERSAMPLING * width))
+
+    def mark(self, at: Point, radius: float, colour: Colour) -> None:
+        """A ring that is seen on dark and on bright ground."""
+        self.ring(at, radius + 1, (0, 0, 0, 200), 4)
+        self.ring(at, radius, colour, 2)
 
     def dot(self, at: Point, radius: float, colour: Colour) -> None:
         x, y, r = (SUPERSAMPLING * value for value in (*at, radius))
@@ -113,14 +121,23 @@ def stack(pictures: Sequence[PIL.Image.Image], captions: Sequence[str] = ()) -> 
     return canvas.finish()
 
 
-def to_picture(image: Tensor, width: int | None = None, height: int | None = None) -> PIL.Image.Image:
-    """A (3, H, W) image in [0, 1] at a width or a height, or a square one at both, antialiased."""
-    picture = PIL.Image.fromarray(to_uint8(image))
-    if width is None and height is None:
-        return picture
-    scale = width / picture.width if width is not None else (height or 1) / picture.height
-    size = (width or max(1, round(scale * picture.width)), height or max(1, round(scale * picture.height)))
-    return picture.resize(size, PIL.Image.Resampling.LANCZOS)
+def to_picture(image: Tensor, size: tuple[int, int]) -> PIL.Image.Image:
+    """A (3, H, W) image in [0, 1] at a (width, height), antialiased."""
+    return PIL.Image.fromarray(to_uint8(image)).resize(size, PIL.Image.Resampling.LANCZOS)
+
+
+def fit_size(image: Tensor, side: int) -> tuple[int, int]:
+    """(width, height) at which the longest side of a (C, H, W) image is ``side``."""
+    height, width = image.shape[1:]
+    scale = side / max(height, width)
+    return max(1, round(scale * width)), max(1, round(scale * height))
+
+
+def show_patch(image: Tensor, keypoint: Keypoints, angle: float, side: int) -> PIL.Image.Image:
+    """The patch of a keypoint as a square, after the image has rotated counter-clockwise by ``angle`` radians."""
+    x, y = keypoint.xy[0].round().int().tolist()
+    window, _ = window_at(image, (x, y), max(1, round(patch_side(keypoint) / 2)), angle)
+    return to_picture(window, (side, side))
 
 
 def hue(fraction: float, saturation: float = 0.75, value: float = 1.0) -> tuple[int, int, int]:

@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 
 import PIL.Image
-from torch import Tensor
 
-from steerers.geometry import window_at
-from steerers.steering.irreps import Excited, Patch
-from steerers.viz.canvas import AMBER, BLUE, GAP, MUTED, TEXT, Canvas, text_width, to_picture
+from steerers.steering.irreps import Excited
+from steerers.viz.canvas import AMBER, BLUE, GAP, MUTED, TEXT, Canvas, show_patch, text_width
 
 _HEAD, _FOOT = 64, 34
 _SIDE = 64  # of a patch and of a dial, in a row of many
@@ -36,10 +34,10 @@ def draw_frequencies(rows: Sequence[Excited], title: str) -> PIL.Image.Image:
         _draw_label(canvas, row, top)
         for index, (image, patch) in enumerate(zip(row.images, row.patches, strict=True)):
             at = (_LABEL + index % columns * step, top + index // columns * step)
-            canvas.paste(_picture(image, patch, 0.0, _SIDE), *at)
+            canvas.paste(show_patch(image, patch.keypoint, 0.0, _SIDE), *at)
         for index, angle in enumerate(angles):
             left = dials + index * step
-            canvas.paste(_picture(row.images[0], row.patches[0], angle, _SIDE), left, top)
+            canvas.paste(show_patch(row.images[0], row.patches[0].keypoint, angle, _SIDE), left, top)
             _draw_dial(canvas, (left + _SIDE / 2, top + step + _SIDE / 2), _SIDE / 2, row, 0, index)
         top += number * step + GAP
     _draw_legend(canvas, top + _FOOT / 2 - _SPACE, angles)
@@ -60,18 +58,11 @@ def draw_detail(row: Excited, title: str) -> PIL.Image.Image:
         canvas.text((GAP, top + 46), f"deviation {response.deviation:.2f}", MUTED, 14)
         for k, angle in enumerate(angles):
             left = _LABEL + k * cell
-            canvas.paste(_picture(image, patch, angle, _LARGE), left, top)
+            canvas.paste(show_patch(image, patch.keypoint, angle, _LARGE), left, top)
             middle = (left + _LARGE * 1.5 + _SPACE, top + _LARGE / 2)
             _draw_dial(canvas, middle, _LARGE / 2, row, index, k)
     _draw_legend(canvas, _HEAD + len(row.patches) * height + _FOOT / 2 - _SPACE, angles)
     return canvas.finish()
-
-
-def _picture(image: Tensor, patch: Patch, angle: float, side: int) -> PIL.Image.Image:
-    """The patch of a photograph that has rotated about it."""
-    x, y = patch.keypoint.xy[0].round().int().tolist()
-    window, _ = window_at(image, (x, y), max(1, round(patch.side / 2)), angle)
-    return to_picture(window.clamp(0, 1), side, side)
 
 
 def _draw_head(canvas: Canvas, title: str, columns: Sequence[tuple[float, str]]) -> None:

@@ -14,10 +14,10 @@ from torch import Tensor
 from steerers.features import Keypoints
 from steerers.geometry import rotate_image, transform_points
 from steerers.models.base import Descriptor
-from steerers.steering.equivariance import describe_image
+from steerers.steering.equivariance import describe_keypoint
 from steerers.steering.irreps import Irreps
 from steerers.steering.steerer import Steerer
-from steerers.viz.canvas import AMBER, BACKGROUND, GAP, MUTED, TEXT, Canvas, Point, signed_colours, to_picture
+from steerers.viz.canvas import AMBER, BACKGROUND, GAP, MUTED, TEXT, Canvas, Point, fit_size, signed_colours, to_picture
 
 _TOP, _PANEL, _BETWEEN = 46, 440, 150
 _LABEL = 26  # left of a strip, for the frequencies
@@ -58,11 +58,9 @@ def make_overview(model: Descriptor, steerer: Steerer, image: Tensor, keypoint: 
     """
     rotated, transform = rotate_image(image, angle)
     moved = replace(keypoint, xy=transform_points(transform, keypoint.xy))
-    described = describe_image(model, image, keypoint).float()
-    recomputed = describe_image(model, rotated.contiguous(), moved).float()
+    described = describe_keypoint(model, image, keypoint).float()
+    recomputed = describe_keypoint(model, rotated.contiguous(), moved).float()
     (x, y), (u, v) = keypoint.xy[0].tolist(), moved.xy[0].tolist()
-    if not bool(described.any() and recomputed.any()):
-        raise ValueError(f"the image is flat around ({x:.0f}, {y:.0f}), so that there is nothing to describe")
     unit = [F.normalize(d, dim=1)[0].cpu() for d in (described, steerer.steer(described, angle), recomputed)]
     return Overview(image, rotated, (x, y), (u, v), angle, Irreps.of(steerer), *unit)
 
@@ -72,7 +70,7 @@ def draw_overview(found: Overview, title: str = "") -> PIL.Image.Image:
 
     Descriptions are drawn in the blocks of the steerer, a row for each frequency.
     """
-    pictures = [_show(image) for image in (found.image, found.rotated)]
+    pictures = [to_picture(image, fit_size(image, _PANEL)) for image in (found.image, found.rotated)]
     height = max(picture.height for picture in pictures)
     strips = [_strip(found, values) for values in (found.recomputed, found.described, found.steered)]
     right, bottom, tall = GAP + _PANEL + _BETWEEN, _TOP + height, strips[0].height
@@ -86,7 +84,8 @@ def draw_overview(found: Overview, title: str = "") -> PIL.Image.Image:
         corner = (left + (_PANEL - picture.width) // 2, _TOP + (height - picture.height) // 2)
         canvas.paste(picture, *corner)
         scale = picture.width / image.shape[2]
-        _mark(canvas, (corner[0] + scale * (at[0] + 0.5), corner[1] + scale * (at[1] + 0.5)))
+        place = (corner[0] + scale * (at[0] + 0.5), corner[1] + scale * (at[1] + 0.5))
+        canvas.brush.mark(place, 16, (*AMBER, 255))
         middle = left + _PANEL / 2
         canvas.brush.arrow((middle, bottom + 12), (middle, target - 30), (*MUTED, 255))
         canvas.text((middle + 14, bottom + 28), "describe", MUTED, 15, "lm")
@@ -114,18 +113,6 @@ def _draw_cosines(canvas: Canvas, found: Overview, x: float, upper: float, lower
     canvas.text((x - 14, upper + 38), f"cosine {found.cosine:.3f}", AMBER, 17, "rm")
     text = f"without steering, cosine {found.cosine_unsteered:.3f} with that of the rotated image"
     canvas.text((GAP + _LABEL, lower + 26), text, MUTED, 15, "ls")
-
-
-def _show(image: Tensor) -> PIL.Image.Image:
-    """At most a panel wide and as high."""
-    scale = _PANEL / max(image.shape[1:])
-    width, height = (max(1, round(scale * side)) for side in image.shape[:0:-1])
-    return to_picture(image.clamp(0, 1), width, height)
-
-
-def _mark(canvas: Canvas, at: Point) -> None:
-    canvas.brush.ring(at, 17, (0, 0, 0, 200), 5)
-    canvas.brush.ring(at, 16, (*AMBER, 255), 2.5)
 
 
 # Descriptions as strips of cells --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch import Tensor
 from steerers.features import Keypoints
 from steerers.geometry import rotate_image, transform_points, window_at
 from steerers.models.classical import UprightSift, c4_permutation
-from steerers.steering.equivariance import describe_image
+from steerers.steering.equivariance import describe_keypoint
 from steerers.viz.canvas import GAP, MUTED, TEXT, Canvas, hue, to_picture
 
 CELLS, BINS = 4, 8
@@ -57,11 +57,8 @@ def sift_bins(image: Tensor, keypoint: Keypoints) -> SiftBins:
     diameter = model.default_size if keypoint.scales is None else float(keypoint.scales[0])
     rotated, transform = rotate_image(image, math.pi / 2)
     moved = replace(keypoint, xy=transform_points(transform, keypoint.xy))
-    upright = describe_image(model, image, keypoint)[0]
-    if not bool(upright.any()):
-        x, y = keypoint.xy[0].tolist()
-        raise ValueError(f"the image is flat around ({x:.0f}, {y:.0f}), so that there is nothing to describe")
-    return SiftBins(image, keypoint, diameter, upright, describe_image(model, rotated.contiguous(), moved)[0])
+    upright, after = describe_keypoint(model, image, keypoint), describe_keypoint(model, rotated.contiguous(), moved)
+    return SiftBins(image, keypoint, diameter, upright[0], after[0])
 
 
 def draw_sift(found: SiftBins, title: str = "") -> PIL.Image.Image:
@@ -115,7 +112,7 @@ def _draw_patch(
     radius = max(2, math.ceil(_AROUND * patch / 2))
     x, y = found.keypoint.xy[0].round().int().tolist()
     window, transform = window_at(found.image, (x, y), radius, angle)
-    canvas.paste(to_picture(window.clamp(0, 1) * 0.75, _CROP, _CROP), *corner)
+    canvas.paste(to_picture(0.75 * window, (_CROP, _CROP)), *corner)
     scale = _CROP / (2 * radius + 1)
     centre = transform_points(transform, found.keypoint.xy)[0].tolist()
     side = scale * patch / CELLS

@@ -13,15 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steerers.features import Keypoints
-from steerers.geometry import to_normalised, window_at
+from steerers.geometry import to_normalised
 from steerers.images.load import to_grey
 from steerers.matching.similarity import as_float, normalised
 from steerers.matching.strategies import DEFAULT_ORDER
 from steerers.models.base import Descriptor
-from steerers.steering.equivariance import describe_image
-from steerers.steering.irreps import DIAMETER, SIDE
+from steerers.steering.equivariance import describe_image, describe_keypoint
 from steerers.steering.steerer import Steerer
-from steerers.viz.canvas import AMBER, BLUE, GAP, MUTED, TEXT, Canvas, heat_colours, to_picture
+from steerers.viz.canvas import AMBER, BLUE, GAP, MUTED, TEXT, Canvas, fit_size, heat_colours, show_patch, to_picture
 
 STEP = 4
 """Pixels between the places that are compared."""
@@ -100,10 +99,7 @@ def similarity_maps(
         ValueError: if the keypoint has no description, or the steerer no such rotations.
     """
     tried = steerer.discretised(order or steerer.group.order or DEFAULT_ORDER).group.angles()
-    query = as_float(describe_image(model, image0, keypoint))  # (1, D)
-    if not bool(query.any()):
-        x, y = keypoint.xy[0].tolist()
-        raise ValueError(f"the image is flat around ({x:.0f}, {y:.0f}), so that there is nothing to describe")
+    query = as_float(describe_keypoint(model, image0, keypoint))  # (1, D)
     places = _grid(image1, step)
     xy = places.flatten(0, 1)
     scales = None if keypoint.scales is None else keypoint.scales.expand(len(xy))
@@ -139,7 +135,7 @@ def draw_similarity(found: SimilarityMaps, title: str = "") -> PIL.Image.Image:
     the rotation with the largest of all.
     """
     cell = _CELL + GAP
-    heights = [round(_CELL * min(1, image.shape[1] / image.shape[2])) for image in (found.image0, found.image1)]
+    heights = [fit_size(image, _CELL)[1] for image in (found.image0, found.image1)]
     tall = max(_LOWEST, *heights)  # the upper row, with the curve
     first, row = _HEAD + tall + 2 * GAP, _HEAD + heights[1] + GAP
     canvas = Canvas(GAP + _COLUMNS * cell, 40 + first + math.ceil(len(found.angles) / _COLUMNS) * row)
@@ -159,18 +155,12 @@ def draw_similarity(found: SimilarityMaps, title: str = "") -> PIL.Image.Image:
     return canvas.finish()
 
 
-def _fit(image: Tensor) -> float:
-    """Pixels of the picture per pixel of an image, so that it fits into a cell."""
-    return _CELL / max(image.shape[1:])
-
-
 def _draw_query(canvas: Canvas, found: SimilarityMaps, left: float, top: float) -> None:
-    scale = _fit(found.image0)
+    scale = _CELL / max(found.image0.shape)
     x, y = found.keypoint.xy[0].tolist()
-    width, height = (max(1, round(scale * side)) for side in found.image0.shape[:0:-1])
-    canvas.paste(to_picture(found.image0, width, height), left, top + _HEAD)
-    _mark(canvas, (left + scale * (x + 0.5), top + _HEAD + scale * (y + 0.5)), AMBER)
-    canvas.paste(_thumbnail(found, 0.0), left, top)
+    canvas.paste(to_picture(found.image0, fit_size(found.image0, _CELL)), left, top + _HEAD)
+    canvas.brush.mark((left + scale * (x + 0.5), top + _HEAD + scale * (y + 0.5)), 8, (*AMBER, 255))
+    canvas.paste(show_patch(found.image0, found.keypoint, 0.0, _THUMBNAIL), left, top)
     canvas.text((left + _THUMBNAIL + 10, top + 6), "keypoint of the first image", TEXT, 15)
 
 
@@ -184,7 +174,7 @@ def _draw_rotation(
 ) -> None:
     left, top = corner
     size = _draw_map(canvas, found, index, limits, left, top)
-    canvas.paste(_thumbnail(found, angle), left, top)
+    canvas.paste(show_patch(found.image0, found.keypoint, angle, _THUMBNAIL), left, top)
     best = index == found.best
     canvas.text((left + _THUMBNAIL + 10, top + 6), f"rotated by {math.degrees(angle):g}°", AMBER if best else TEXT, 15)
     canvas.text((left + _THUMBNAIL + 10, top + 28), f"largest {found.peak(index).cosine:.3f}", MUTED, 14)
@@ -197,15 +187,15 @@ def _draw_map(
     canvas: Canvas, found: SimilarityMaps, index: int | None, limits: tuple[float, float], left: float, top: float
 ) -> tuple[int, int]:
     """A map over the grey image, with its largest value ringed; the size that it takes."""
-    scale, peak = _fit(found.image1), found.peak(index)
-    width, height = (max(1, round(scale * side)) for side in found.image1.shape[:0:-1])
+    scale, peak = _CELL / max(found.image1.shape), found.peak(index)
+    width, height = fit_size(found.image1, _CELL)
     values = found.maps.amax(dim=0) if index is None else found.maps[index]
     fraction = ((_enlarged(values, found, (width, height)) - limits[0]) / (limits[1] - limits[0])).clip(0, 1)
     grey = PIL.Image.fromarray(to_grey(found.image1)).resize((width, height), PIL.Image.Resampling.LANCZOS)
     opacity = 0.9 * fraction[..., None]
     mixed = opacity * heat_colours(fraction) + (1 - opacity) * 0.6 * np.asarray(grey, np.float64)[..., None]
     canvas.paste(PIL.Image.fromarray(mixed.round().astype(np.uint8)), left, top + _HEAD)
-    _mark(canvas, (left + scale * (peak.x + 0.5), top + _HEAD + scale * (peak.y + 0.5)), TEXT)
+    canvas.brush.mark((left + scale * (peak.x + 0.5), top + _HEAD + scale * (peak.y + 0.5)), 8, (*TEXT, 255))
     return width, height
 
 
@@ -216,7 +206,7 @@ def _enlarged(values: Tensor, found: SimilarityMaps, size: tuple[int, int]) -> n
     pixels = torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1)  # of the image
     start, step = found.places[0, 0].cpu(), _step(found.places)
     grid = to_normalised((pixels - start) / step, (values.shape[1], values.shape[0]))
-    reach = round(2.5 / (step * _fit(found.image1)))  # so that a peak is some pixels wide
+    reach = round(2.5 / (step * size[0] / width))  # so that a peak is some pixels wide
     widened = F.max_pool2d(values.float()[None, None], 2 * reach + 1, stride=1, padding=reach)
     sampled = F.grid_sample(widened, grid[None].float(), padding_mode="border", align_corners=False)
     enlarged: np.ndarray = sampled[0, 0].double().numpy()
@@ -227,19 +217,6 @@ def _step(places: Tensor) -> float:
     """Pixels between places; any number if there is one place alone."""
     corner = places[min(1, places.shape[0] - 1), min(1, places.shape[1] - 1)]
     return max(1.0, float((corner - places[0, 0]).max()))
-
-
-def _mark(canvas: Canvas, at: tuple[float, float], colour: tuple[int, int, int]) -> None:
-    canvas.brush.ring(at, 9, (0, 0, 0, 200), 4)
-    canvas.brush.ring(at, 8, (*colour, 255), 2)
-
-
-def _thumbnail(found: SimilarityMaps, angle: float) -> PIL.Image.Image:
-    """The patch of the keypoint after the first image has rotated."""
-    x, y = found.keypoint.xy[0].round().int().tolist()
-    diameter = DIAMETER if found.keypoint.scales is None else float(found.keypoint.scales[0])
-    window, _ = window_at(found.image0, (x, y), max(1, round(SIDE * diameter / 2)), angle)
-    return to_picture(window.clamp(0, 1), _THUMBNAIL, _THUMBNAIL)
 
 
 def _draw_scale(canvas: Canvas, limits: tuple[float, float], right: float, y: float) -> None:
