@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from steerers.datasets.photos import Photo, PhotoStore, find_images, find_photos, held_out
+from steerers.datasets.photos import Photo, PhotoStore, find_images, find_photos, held_out, spread
 
 SIZES = {"a.png": (40, 30), "b.png": (25, 50), "deep/c.PNG": (64, 64)}
 
@@ -70,6 +70,16 @@ def test_images_are_found_below_a_folder(folder: Path) -> None:
     (folder / "empty").mkdir()
     with pytest.raises(ValueError, match=r"no images in .*empty; known endings"):
         find_images(folder / "empty")
+
+
+@given(st.integers(1, 300), st.integers(1, 300))
+def test_some_of_many_photographs_are_spread_over_them(count: int, wanted: int) -> None:
+    found = spread(range(count), wanted)
+    assert len(found) == min(count, wanted)
+    assert found == sorted(set(found))
+    gaps = np.diff([*found, count])
+    assert gaps.max() - gaps.min() <= 1
+    assert spread(range(count), None) == list(range(count))
 
 
 def test_images_are_found_in_tars_and_in_several_places(folder: Path, tar: Path) -> None:

@@ -27,7 +27,7 @@ from steerers.benchmarks import metrics
 from steerers.benchmarks.benchmark import Benchmark
 from steerers.benchmarks.report import Report, Table, TableRow, environment, number, percent, text
 from steerers.benchmarks.runs import Run, describe_steerer, hash_files
-from steerers.datasets.photos import find_images
+from steerers.datasets.photos import find_images, spread
 from steerers.geometry import quarter_turns
 from steerers.images.load import load_image
 from steerers.matching.similarity import normalised
@@ -349,11 +349,7 @@ def _list_photos(folder: Path, wanted: int | None) -> list[Path]:
     """The photographs of a folder, or as many as are wanted, spread over it."""
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; give --data a folder of photographs, any will do")
-    photos = find_images(folder)
-    if wanted is None or wanted >= len(photos):
-        return photos
-    step = len(photos) / wanted
-    return [photos[int(index * step)] for index in range(wanted)]
+    return spread(find_images(folder), wanted)
 
 
 def _angles(text: str) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ from typing import NoReturn
 from steerers._console import BAD_INPUT, INTERRUPTED
 from steerers._version import __version__
 
-COMMANDS = ("match", "models", "fit", "train", "spectrum", "data", "eval", "bench", "export")
+COMMANDS = ("match", "models", "fit", "train", "spectrum", "figure", "data", "eval", "bench", "export")
 """The modules of this folder that are commands, in the order of the help."""
 
 

@@ -47,6 +47,19 @@ BENCHMARKS: tuple[Benchmark, ...] = (
 """All that there are, in the order of the help."""
 
 
+CACHE = (
+    Option(
+        "--cache",
+        f"keep matches here, and use those that are there (default: {PREDICTIONS} in the folder of the weights, "
+        "STEERERS_HOME)",
+        Path,
+        "DIR",
+    ),
+    flag("--no-cache", "match anew, keep nothing"),
+)
+"""Where matches are kept, or that they are not."""
+
+
 # Options --------------------------------------------------------------------------------------------------------------
 
 
@@ -65,9 +78,7 @@ def _list_options(benchmark: Benchmark) -> Iterator[Option | tuple[Option, ...]]
         about = "shortest side of all images; smaller ones are enlarged (default: %(default)s)"
         yield Option("--short-side", about, positive, "PX", benchmark.short_side)
     if benchmark.keeps_matches:
-        where = f"(default: {PREDICTIONS} in the folder of the weights, STEERERS_HOME)"
-        kept = Option("--cache", f"keep matches here, and use those that are there {where}", Path, "DIR")
-        yield kept, flag("--no-cache", "match anew, keep nothing")
+        yield CACHE
     if benchmark.paper is not None:
         yield flag("--no-paper", "leave out the paper's rows")
     if benchmark.seed:
@@ -121,9 +132,8 @@ def _start(benchmark: Benchmark, arguments: argparse.Namespace) -> torch.device:
     Fills in where matches are kept, unless that is not wanted.
     """
     _check_outputs(benchmark.name, arguments)
-    if benchmark.keeps_matches and not arguments.no_cache:
-        arguments.cache = arguments.cache or home() / PREDICTIONS
-        _check_cache(arguments.cache)
+    if benchmark.keeps_matches:
+        arguments.cache = matches_folder(arguments)
     return parse_device(arguments.device)
 
 
@@ -153,11 +163,15 @@ def _check_folder(folder: Path) -> None:
     options.check_output(folder / "report.json" if folder.is_dir() else folder)
 
 
-def _check_cache(folder: Path) -> None:
-    """Refuse a folder in which matches could not be kept, without making it."""
+def matches_folder(arguments: argparse.Namespace) -> Path | None:
+    """Where :data:`CACHE` says that matches are kept; refused if they could not be. It is not made here."""
+    if arguments.no_cache:
+        return None
+    folder: Path = arguments.cache or home() / PREDICTIONS
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise ValueError(f"cannot keep matches in {folder}: cannot write to {there}; give --cache DIR, or --no-cache")
+    return folder
 
 
 def _finish(arguments: argparse.Namespace, report: Report) -> int:

@@ -19,6 +19,7 @@ from steerers.benchmarks.report import write_text
 from steerers.cli import options
 from steerers.cli.options import Command
 from steerers.features import Matches
+from steerers.images.load import Image
 from steerers.pipeline import load
 from steerers.viz import draw_matches
 
@@ -37,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         done("matching")
         matches = matcher(image0, image1)
         done("verifying")
-        shrunk = max(1.0, *(max(image.stored_size) / max(image.tensor.shape[1:]) for image in (image0, image1)))
+        shrunk = shrunk_by(image0, image1)
         H, inliers = matches.homography(3.0 * shrunk)
         if arguments.verify == "fundamental":
             inliers = matches.fundamental(1.0 * shrunk).inliers
@@ -53,6 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
         done("done")
     _print_summary(arguments, matches, inliers, seconds)
     return 0
+
+
+def shrunk_by(*images: Image) -> float:
+    """How many stored pixels a pixel of the most shrunk image is: thresholds are in pixels of what was matched."""
+    return max(1.0, *(max(image.stored_size) / max(image.tensor.shape[1:]) for image in images))
 
 
 def _report(

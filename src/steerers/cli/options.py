@@ -133,10 +133,12 @@ MATCHER = (
 
 
 def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments for :func:`steerers.load`."""
+    """The keyword arguments for :func:`steerers.load`, of those of :data:`MATCHER` that a command has."""
     same = ("detector", "steerer", "strategy", "order", "num_keypoints", "max_size", "resize", "exif", "device")
-    options = {name: getattr(arguments, name) for name in (*same, "precision")} | {"weights": arguments.weights or ()}
-    return options if arguments.threshold is None else {**options, "threshold": arguments.threshold}
+    options = {name: getattr(arguments, name) for name in (*same, "precision") if hasattr(arguments, name)}
+    options["weights"] = arguments.weights or ()
+    threshold = getattr(arguments, "threshold", None)
+    return options if threshold is None else {**options, "threshold": threshold}
 
 
 def check_output(path: Path | None, *, picture: bool = False) -> None:

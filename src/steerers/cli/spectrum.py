@@ -16,6 +16,7 @@ from steerers._devices import parse_device
 from steerers._files import atomic_write
 from steerers.cli import options
 from steerers.cli.options import Command
+from steerers.cli.patches import COUNT, PATCH_OPTIONS, show_patches
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 
@@ -29,9 +30,18 @@ def _dims(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
+def _natural(text: str) -> int:
+    return int(options.number(text, lambda value: value >= 0 and value.is_integer(), "a whole number of at least 0"))
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Draw, describe, measure."""
     parse_device(arguments.device)
+    if arguments.patches is not None:
+        return show_patches(arguments)
+    for option in PATCH_OPTIONS:
+        if getattr(arguments, option) is not None:
+            raise ValueError(f"--{option.replace('_', '-')} goes with --patches")
     files = [path for path in arguments.paths if path.is_file() or path.suffix == ".safetensors"]
     if not files:
         return _show_runs(arguments)
@@ -201,19 +211,25 @@ COMMAND = Command(
     help="draw the eigenvalues of a steerer, or how training moved them",
     description="Of a run with a learnable steerer: its eigenvalues at start and end as a picture, all between as "
     "an animation, the nearest representation, and how many dimensions small eigenvalues allow to leave out "
-    "(paper, Figure 4 and section 6.5). Of several runs: one picture. Of the file of a steerer: its eigenvalues.",
+    "(paper, Figure 4 and section 6.5). Of several runs: one picture. Of the file of a steerer: its eigenvalues. With "
+    "--patches: what excites its blocks, the irreps, and how their responses rotate (appendix A.1).",
     example="""\
   steerers spectrum runs/c4-perm
   steerers spectrum runs/c4-perm --data photographs/ --dims 256,128,64
   steerers spectrum runs/c4-inv runs/c4-perm runs/so2-spread --out figure.png --gif figure.gif
   steerers spectrum disk-c4.safetensors
+  steerers spectrum compact --patches photographs/ --out patches.png
+  steerers spectrum disk-c4.safetensors --model disk --patches photographs/ --frequency 2
 
 The fraction of weight is that of the sum of squared magnitudes, of a rotation by one radian for SO2; the rest alone is
-the accuracy of the dimensions that are left out.
+the accuracy of the dimensions that are left out. Excitation is the length of the blocks relative to that of the
+description; the blocks follow if their response rotates by the frequency times the angle.
 """,
     options=(
-        Option("paths", "folder of a run, or a steerer's .safetensors", Path, "RUN", nargs="+"),
-        Option("--out", "the picture (default: spectrum.png in the run)", Path, "FILE"),
+        Option(
+            "paths", "folder of a run, or a steerer's .safetensors; with --patches also a model", Path, "RUN", nargs="+"
+        ),
+        Option("--out", "the picture (default: spectrum.png or patches.png in the run)", Path, "FILE"),
         Option("--gif", "the animation (default: spectrum.gif in the run)", Path, "FILE"),
         Option(
             "--data",
@@ -229,6 +245,22 @@ the accuracy of the dimensions that are left out.
         Option("--pairs", "to measure at each rotation (default: as the run did)", positive, "N"),
         options.DEVICE,
         Option("--cache", "where decoded photographs are kept", Path, "DIR"),
+        Option(
+            "--patches",
+            "folders or tars of photographs: draw the patches that excite the blocks of each frequency most, and how "
+            "these respond as the patches rotate",
+            Path,
+            "PATH",
+            nargs="+",
+        ),
+        Option("--model", "whose descriptions the steerer of a file steers, for --patches", metavar="NAME"),
+        options.WEIGHTS,
+        (
+            Option("--frequency", "for --patches: its blocks, in detail", _natural, "J"),
+            Option("--block", "for --patches: this one, in detail, from 0 on", _natural, "K"),
+        ),
+        Option("--count", f"for --patches: how many (default: {COUNT})", positive, "N"),
+        Option("--num-photos", "for --patches: as many, spread over the photographs (default: all)", positive, "N"),
     ),
     run=run,
 )

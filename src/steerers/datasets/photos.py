@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import PIL.Image
@@ -26,6 +27,7 @@ from steerers.images.load import ImageError, load_image, to_uint8
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm", ".pgm", ".jp2"}
 _FORMAT = 1
+T = TypeVar("T")
 
 
 class DamagedTarError(ValueError):
@@ -111,6 +113,14 @@ def find_images(folder: str | os.PathLike[str]) -> list[Path]:
     if not Path(folder).is_dir():
         raise ValueError(f"no such folder of images: {folder}")
     return [photo.path for photo in _find(Path(folder))]
+
+
+def spread(photos: Sequence[T], wanted: int | None) -> list[T]:
+    """As many photographs as are wanted, spread over all of them; all by default, or where there are no more."""
+    if wanted is None or wanted >= len(photos):
+        return list(photos)
+    step = len(photos) / wanted
+    return [photos[int(index * step)] for index in range(wanted)]
 
 
 @dataclass(frozen=True, eq=False)

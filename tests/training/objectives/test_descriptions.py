@@ -91,6 +91,16 @@ def test_setting_a_leaves_the_descriptor_to_the_bit() -> None:
     assert not torch.equal(objective.steerer.generator(), start)
 
 
+@pytest.mark.parametrize("setting", ["A", "C"])
+def test_what_was_trained_describes_the_keypoints_of_its_detector(setting: Setting) -> None:
+    objective = descriptor_objective(setting).eval()
+    images = noise(48, 5)[None]
+    ((keypoints, descriptions),) = objective.extractor().extract(images, num_keypoints=9)
+    (expected,) = objective.descriptor.describe(images, [keypoints])
+    assert torch.equal(descriptions, expected)
+    assert torch.equal(keypoints.xy, objective._frozen[0].detect(images, num_keypoints=9)[0].xy)
+
+
 def test_setting_b_trains_both() -> None:
     objective = descriptor_objective("B")
     assert list(objective.networks()) == ["descriptor", "steerer"]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from steerers.datasets.pairs import PairBatch
-from steerers.models.base import Descriptor, Detector
+from steerers.models.base import Descriptor, Detector, Extractor
 from steerers.steering.steerer import Steerer
 
 
@@ -54,6 +54,10 @@ class Objective(ABC, nn.Module):
     @abstractmethod
     def networks(self) -> Mapping[str, nn.Module]:
         """What is trained, by the names under which learning rates are given and weights are saved."""
+
+    def extractor(self) -> Extractor | None:
+        """What finds and describes keypoints as it was trained to; ``None`` where nothing is described."""
+        return None
 
     def trained(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Every parameter that is trained, by its full name."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from steerers.datasets.pairs import PairBatch, check_options, correspondences
 from steerers.features import Keypoints
-from steerers.models.base import Descriptor, Detector
+from steerers.models.base import Combined, Descriptor, Detector, Extractor
 from steerers.steering.steerer import Steerer
 from steerers.training.objectives import Measures, Objective, Real, Term, Terms
 
@@ -160,6 +160,9 @@ class DescriptorObjective(Objective):
     def networks(self) -> Mapping[str, nn.Module]:
         descriptor = {} if self.setting == "A" else {"descriptor": self.descriptor}
         return {**descriptor, **self.matcher.networks()}
+
+    def extractor(self) -> Extractor:
+        return Combined(self._frozen[0], self.descriptor)
 
     def forward(self, batch: PairBatch, progress: float) -> Terms:
         nll, _ = self.matcher.terms(self._describe(batch))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from steerers.datasets.pairs import PairBatch, correspondences
+from steerers.models.base import Extractor
 from steerers.models.compact import Compact, FeatureMaps
 from steerers.models.sampling import choose_keypoints
 from steerers.steering.steerer import Steerer
@@ -44,6 +45,9 @@ class JointObjective(Objective):
 
     def networks(self) -> Mapping[str, nn.Module]:
         return {"network": self.network, **self.matcher.networks()}
+
+    def extractor(self) -> Extractor:
+        return self.network
 
     def forward(self, batch: PairBatch, progress: float) -> Terms:
         batch = without_margin(batch, self.keypoints.margin)
