@@ -252,7 +252,8 @@ def load(
         name: see ``steerers models``; the default is embedded and works offline.
         detector: whose keypoints are described, if not the model's own: a detector of ``steerers models``
             (``"dedode-l-v2"``), or another model (``"superpoint"``).
-        steerer: a file that ``steerers fit`` wrote for this model, instead of the model's own.
+        steerer: a file that ``steerers fit`` wrote for this model, or a published matrix (see
+            :meth:`steerers.Steerer.load`), instead of the model's own.
         weights: files of weights that lie elsewhere than in the cache, told apart by their names; where the model needs
             one file, any name will do. What is in neither place is downloaded.
         strategy: how to match, see :data:`steerers.matching.strategies.NAMES`; by default what suits the model.

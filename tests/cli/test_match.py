@@ -22,7 +22,8 @@ from PIL.Image import Transpose
 
 from helpers import EXAMPLES, Ran, run_command
 from steerers.geometry import rotation_about_centre, transform_points
-from steerers.models.classical import UprightSift
+from steerers.models.classical import UprightSift, c4_permutation
+from steerers.steering.steerer import Steerer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 HOUSE = EXAMPLES / "maupertuis_0.jpg", EXAMPLES / "maupertuis_1.jpg"
@@ -216,6 +217,15 @@ def test_order(matched: Matched, files: Path) -> None:
     assert report["num_inliers"] > 150
     report = matched(files / "good.png", files / "rotated_1.png", *options)
     assert report["num_inliers"] < 30
+
+
+def test_a_published_steerer(matched: Matched, files: Path, tmp_path: Path) -> None:
+    """A bare matrix, whose group its name says."""
+    path = tmp_path / "mine_C4.pth"
+    torch.save(Steerer.from_permutation(c4_permutation(), "C4").generator().float(), path)
+    report = matched(files / "good.png", files / "rotated_1.png", "--model", "upright-sift", "--steerer", path)
+    assert report["angle_deg"] == pytest.approx(90)
+    assert report["num_inliers"] > 150
 
 
 def test_verify_fundamental(matched: Matched) -> None:

@@ -111,7 +111,9 @@ def size_limit(text: str) -> int | None:
 MATCHER = (
     Option("--model", "see `steerers models` (default: %(default)s)", default=DEFAULT_MODEL),
     Option("--detector", "detector or model whose keypoints are described (default: the model's)", metavar="NAME"),
-    Option("--steerer", "a steerer that `steerers fit` wrote (default: the model's)", Path, "FILE"),
+    Option(
+        "--steerer", "a steerer that `steerers fit` wrote, or a published .pth (default: the model's)", Path, "FILE"
+    ),
     WEIGHTS,
     Option("--strategy", f"{', '.join(NAMES)} (default: what suits the model)"),
     Option("--order", "rotations that are tried, or 'continuous'", parse_order, "N", "default"),
