@@ -237,6 +237,7 @@ def load(
     weights: StrPath | Sequence[StrPath] = (),
     strategy: str | None = None,
     order: Order = "default",
+    angles: Sequence[float] | None = None,
     num_keypoints: int = NUM_KEYPOINTS,
     max_size: int | None = MAX_SIZE,
     exif: Exif = "ignore",
@@ -258,6 +259,7 @@ def load(
             one file, any name will do. What is in neither place is downloaded.
         strategy: how to match, see :data:`steerers.matching.strategies.NAMES`; by default what suits the model.
         order: how many rotations a strategy tries; by default what the steerer has (8 for SO(2)).
+        angles: the rotations that it tries instead, in degrees, such as ``[0, 90, 180]``.
         num_keypoints: most keypoints an image.
         max_size: images are shrunk so that no side is longer; ``None`` keeps their size.
         exif: ``"apply"`` rotates photographs upright by their EXIF orientation before matching; keypoints stay those of
@@ -276,8 +278,10 @@ def load(
     model = zoo.build(name, detector=detector, steerer=steerer, weights=weights)
     model = zoo.configure(model, precision, sampling, fast=fast, device=checked)
     chosen = strategy or model.strategy
-    if strategy is None and order == "default":
+    if strategy is None and order == "default" and angles is None:
         order = model.order
+    if angles is not None:
+        options["angles"] = _radians(chosen, angles)
     tta = None
     if chosen == TTA:
         tta, chosen, order = count_augmentations(order), DualSoftmax.name, "default"
@@ -285,6 +289,16 @@ def load(
         options = {"inverse_temperature": model.inverse_temperature, "threshold": model.threshold, **options}
     made = make_strategy(chosen, model.steerer, order=order, **options)
     return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta)
+
+
+def _radians(strategy: str, degrees: Sequence[float]) -> list[float]:
+    """What is refused of angles in radians is said by the strategy, in degrees too."""
+    if strategy == TTA:
+        raise ValueError("tta rotates the image by the rotations of an order: give order instead of angles")
+    try:
+        return [math.radians(angle) for angle in degrees]
+    except TypeError:
+        raise ValueError(f"angles must be numbers, in degrees, got {degrees!r}") from None
 
 
 def count_augmentations(order: Order) -> int:

@@ -836,6 +836,24 @@ def test_what_torch_did_not_save(content: bytes, tmp_path: Path) -> None:
         Steerer.load(path)
 
 
+# The exponential ------------------------------------------------------------------------------------------------------
+
+
+def test_the_exponential_follows_the_generator() -> None:
+    steerer = Steerer.spread(16, max_frequency=3, learnable=True)
+    first = steerer.exponential()
+    assert steerer.exponential() is first
+    with torch.no_grad():
+        steerer.generator().mul_(2)
+    second = steerer.exponential()
+    assert second is not first
+    assert second.rate == pytest.approx(2 * first.rate)
+    steerer.load_state_dict(Steerer.spread(16, max_frequency=3, learnable=True).state_dict())
+    assert steerer.exponential().rate == pytest.approx(first.rate)
+    with pytest.raises(ValueError, match="a C4 steerer has single rotations"):
+        Steerer.perm(16).exponential()
+
+
 # Which way it rotates -------------------------------------------------------------------------------------------------
 #
 # A descriptor that is equivariant by construction, as the witness of the sign convention. With phi the angle of a pixel

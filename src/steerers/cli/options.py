@@ -84,6 +84,11 @@ def number(text: str, allowed: Callable[[float], bool], what: str) -> float:
     return value
 
 
+def parse_angles(text: str) -> list[float]:
+    """``0,90,180``: degrees."""
+    return [number(part, math.isfinite, "an angle in degrees") for part in text.split(",")]
+
+
 def fraction(text: str) -> float:
     """A number from 0 to 1."""
     return number(text, lambda value: 0 <= value <= 1, "a number from 0 to 1")
@@ -116,7 +121,10 @@ MATCHER = (
     ),
     WEIGHTS,
     Option("--strategy", f"{', '.join(NAMES)} (default: what suits the model)"),
-    Option("--order", "rotations that are tried, or 'continuous'", parse_order, "N", "default"),
+    (
+        Option("--order", "rotations that are tried, or 'continuous'", parse_order, "N", "default"),
+        Option("--angles", "or these rotations, in degrees, such as 0,90,270", parse_angles, "LIST"),
+    ),
     num_keypoints(NUM_KEYPOINTS),
     Option("--max-size", "longest side, or 'none' to keep the size (default: %(default)s)", size_limit, "PX", MAX_SIZE),
     Option("--threshold", "least probability of a match (default: the model's)", float, "P"),
@@ -129,7 +137,9 @@ MATCHER = (
 
 def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments for :func:`steerers.load`."""
-    names = ("detector", "steerer", "strategy", "order", "num_keypoints", "max_size", "exif", "device", "precision")
+    names = (
+        "detector", "steerer", "strategy", "order", "angles", "num_keypoints", "max_size", "exif", "device", "precision"
+    )  # fmt: skip
     options = {name: getattr(arguments, name) for name in names} | {"weights": arguments.weights or ()}
     return options if arguments.threshold is None else {**options, "threshold": arguments.threshold}
 

@@ -36,6 +36,7 @@ class Steerer(nn.Module):
     def __init__(self, action: Action) -> None:
         super().__init__()
         self.action = action
+        self._exponential: tuple[Tensor, analysis.Exponential] | None = None
 
     # Constructors -----------------------------------------------------------------------------------------------------
 
@@ -221,6 +222,23 @@ class Steerer(nn.Module):
         """The admissible representation whose eigenvalues are nearest, and the relative residual (0 if exact)."""
         blocks = self.block_diagonalise()
         return blocks.representation, blocks.residual
+
+    def frequency1_basis(self) -> Tensor:
+        """The (D, D) change of basis in which every pair of coordinates rotates with the image.
+
+        Raises:
+            ValueError: if not all frequencies are 1; see :func:`~steerers.steering.analysis.frequency1_basis`.
+        """
+        return analysis.frequency1_basis(self.generator(), self.group)
+
+    def exponential(self) -> analysis.Exponential:
+        """Every rotation of an SO(2) steerer by its eigenvectors; found once, unless the generator changes."""
+        if not self.group.continuous:
+            raise ValueError(f"a {self.group} steerer has single rotations; the exponential is for SO(2)")
+        generator = self.generator().detach()
+        if self._exponential is None or not torch.equal(self._exponential[0], generator):
+            self._exponential = generator.clone(), analysis.exponential(generator)
+        return self._exponential[1]
 
     def invariant_projector(self) -> Tensor:
         """The (D, D) projector to the descriptions that no rotation changes."""
