@@ -123,7 +123,7 @@ MATCHER = (
     Option("--strategy", f"{', '.join(NAMES)} (default: what suits the model)"),
     (
         Option("--order", "rotations that are tried, or 'continuous'", parse_order, "N", "default"),
-        Option("--angles", "or these rotations, in degrees, such as 0,90,270", parse_angles, "LIST"),
+        Option("--angles", "or these rotations, in degrees, as in --angles=-90,0,90", parse_angles, "LIST"),
     ),
     num_keypoints(NUM_KEYPOINTS),
     Option("--max-size", "longest side, or 'none' to keep the size (default: %(default)s)", size_limit, "PX", MAX_SIZE),

@@ -48,7 +48,15 @@ class Exponentials:
     def values(self, angles: Tensor) -> Tensor:
         """(K, P) cosines at (K, P) rotations, which count modulo a full turn."""
         columns = angles.remainder(FULL_TURN).unbind(dim=1)
-        return torch.stack([self.evaluate(column)[0] for column in columns], dim=1)
+        return torch.stack([self._value(column) for column in columns], dim=1)
+
+    def _value(self, angles: Tensor) -> Tensor:
+        moved = self.exponential.move(self.start, angles)
+        return (moved * self.targets).sum(dim=1) / self._squared(moved, moved @ self.gram).sqrt()
+
+    def _squared(self, moved: Tensor, weighed: Tensor) -> Tensor:
+        """n, which is zero for a description of zeros."""
+        return (moved * weighed).sum(dim=1).clamp_(min=1e-290)
 
     def evaluate(self, angles: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(K,) values, slopes and curvatures at (K,) rotations, as they are."""
@@ -56,7 +64,7 @@ class Exponentials:
         moving = self.exponential.derivative(moved)
         bending = self.exponential.derivative(moving)
         weighed = moved @ self.gram
-        squared = (moved * weighed).sum(dim=1).clamp_(min=1e-290)  # n, which is zero for a description of zeros
+        squared = self._squared(moved, weighed)
         value, first, second = ((part * self.targets).sum(dim=1) / squared.sqrt() for part in (moved, moving, bending))
         growth = (moving * weighed).sum(dim=1) / squared  # of sqrt(n), relative to it
         growing = ((bending * weighed).sum(dim=1) + (moving * (moving @ self.gram)).sum(dim=1)) / squared
@@ -74,7 +82,7 @@ class Exponentials:
             before, angles = angles, torch.where(inside, newton, (low + high) / 2)
             if bool(((angles - before).abs() < SETTLED).all()):
                 break
-        return angles, self.evaluate(angles)[0]
+        return angles, self._value(angles)
 
     def refine(self, angles: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """The place of a maximum uphill of (K,) rotations that count modulo a full turn.
