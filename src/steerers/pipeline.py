@@ -246,6 +246,7 @@ def load(
     weights: StrPath | Sequence[StrPath] = (),
     strategy: str | None = None,
     order: Order = "default",
+    angles: Sequence[float] | None = None,
     num_keypoints: int = NUM_KEYPOINTS,
     max_size: int | None = MAX_SIZE,
     exif: Exif = "ignore",
@@ -262,11 +263,13 @@ def load(
         name: see ``steerers models``; the default is embedded and works offline.
         detector: whose keypoints are described, if not the model's own: a detector of ``steerers models``
             (``"dedode-l-v2"``), or another model (``"superpoint"``).
-        steerer: a file that ``steerers fit`` wrote for this model, instead of the model's own.
+        steerer: a file that ``steerers fit`` wrote for this model, or a published matrix (see
+            :meth:`steerers.Steerer.load`), instead of the model's own.
         weights: files of weights that lie elsewhere than in the cache, told apart by their names; where the model needs
             one file, any name will do. What is in neither place is downloaded.
         strategy: how to match, see :data:`steerers.matching.strategies.NAMES`; by default what suits the model.
         order: how many rotations a strategy tries; by default what the steerer has (8 for SO(2)).
+        angles: the rotations that it tries instead, in degrees, such as ``[0, 90, 180]``.
         num_keypoints: most keypoints an image.
         max_size: images are shrunk so that no side is longer; ``None`` keeps their size.
         resize: ``"squash"`` makes every image a square of ``max_size`` pixels a side, as the paper does with 784; by
@@ -288,8 +291,10 @@ def load(
     model = zoo.build(name, detector=detector, steerer=steerer, weights=weights)
     model = zoo.configure(model, precision, sampling, fast=fast, device=checked)
     chosen = strategy or model.strategy
-    if strategy is None and order == "default":
+    if strategy is None and order == "default" and angles is None:
         order = model.order
+    if angles is not None:
+        options["angles"] = _radians(chosen, angles)
     tta = None
     if chosen == TTA:
         tta, chosen, order = count_augmentations(order), DualSoftmax.name, "default"
@@ -297,6 +302,16 @@ def load(
         options = {"inverse_temperature": model.inverse_temperature, "threshold": model.threshold, **options}
     made = make_strategy(chosen, model.steerer, order=order, **options)
     return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta, resize)
+
+
+def _radians(strategy: str, degrees: Sequence[float]) -> list[float]:
+    """What is refused of angles in radians is said by the strategy, in degrees too."""
+    if strategy == TTA:
+        raise ValueError("tta rotates the image by the rotations of an order: give order instead of angles")
+    try:
+        return [math.radians(angle) for angle in degrees]
+    except TypeError:
+        raise ValueError(f"angles must be numbers, in degrees, got {degrees!r}") from None
 
 
 def count_augmentations(order: Order) -> int:

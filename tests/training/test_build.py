@@ -413,10 +413,25 @@ def test_a_steerer_from_a_file_is_trained_or_not_as_asked(tmp_path: Path) -> Non
             assert steerer is not None
             assert steerer.learnable == learn
             torch.testing.assert_close(steerer.generator().float(), saved.generator().float())
-    with pytest.raises(ValueError, match=r"a steerer of C4 for descriptions of length 16, but .* C8 .* length 16"):
+    with pytest.raises(ValueError, match=r"steerer\.safetensors: a steerer of C4, but the group shall be C8"):
         build_steerer(SteererConfig(group="C8", kind=str(path)), 16, 0)
     with pytest.raises(ValueError, match="length 32"):
         build_steerer(SteererConfig(group="C4", kind=str(path)), 32, 0)
+
+
+def test_a_steerer_from_a_published_file(tmp_path: Path) -> None:
+    """Its group is that of the configuration."""
+    matrix = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
+    torch.save({"steerer": {"generator": matrix}}, tmp_path / "latest.pth")
+    for group in ("C4", "SO2"):
+        for learn in (False, True):
+            config = SteererConfig(group=group, kind=str(tmp_path / "latest.pth"), learn=learn)
+            steerer = build_steerer(config, 16, 0)
+            assert steerer is not None
+            assert (str(steerer.group), steerer.learnable) == (group, learn)
+            assert torch.equal(steerer.generator(), matrix)
+    with pytest.raises(ValueError, match=r"other\.pth: No such file"):
+        build_steerer(SteererConfig(kind=str(tmp_path / "other.pth")), 16, 0)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,11 @@ def number(text: str, allowed: Callable[[float], bool], what: str) -> float:
     return value
 
 
+def parse_angles(text: str) -> list[float]:
+    """``0,90,180``: degrees."""
+    return [number(part, math.isfinite, "an angle in degrees") for part in text.split(",")]
+
+
 def fraction(text: str) -> float:
     """A number from 0 to 1."""
     return number(text, lambda value: 0 <= value <= 1, "a number from 0 to 1")
@@ -117,10 +122,15 @@ def size_limit(text: str) -> int | None:
 MATCHER = (
     Option("--model", "see `steerers models` (default: %(default)s)", default=DEFAULT_MODEL),
     Option("--detector", "detector or model whose keypoints are described (default: the model's)", metavar="NAME"),
-    Option("--steerer", "a steerer that `steerers fit` or `train` wrote (default: the model's)", Path, "FILE"),
+    Option(
+        "--steerer", "that `steerers fit` or `train` wrote, or a published .pth (default: the model's)", Path, "FILE"
+    ),
     WEIGHTS,
     Option("--strategy", f"{', '.join(NAMES)} (default: what suits the model)"),
-    Option("--order", "rotations that are tried, or 'continuous'", parse_order, "N", "default"),
+    (
+        Option("--order", "rotations that are tried, or 'continuous'", parse_order, "N", "default"),
+        Option("--angles", "or these rotations, in degrees, as in --angles=-90,0,90", parse_angles, "LIST"),
+    ),
     num_keypoints(NUM_KEYPOINTS),
     Option("--max-size", "longest side, or 'none' to keep the size (default: %(default)s)", size_limit, "PX", MAX_SIZE),
     RESIZE,
@@ -134,8 +144,11 @@ MATCHER = (
 
 def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments for :func:`steerers.load`, of those of :data:`MATCHER` that a command has."""
-    same = ("detector", "steerer", "strategy", "order", "num_keypoints", "max_size", "resize", "exif", "device")
-    options = {name: getattr(arguments, name) for name in (*same, "precision") if hasattr(arguments, name)}
+    same = (
+        "detector", "steerer", "strategy", "order", "angles", "num_keypoints", "max_size", "resize", "exif", "device",
+        "precision",
+    )  # fmt: skip
+    options = {name: getattr(arguments, name) for name in same if hasattr(arguments, name)}
     options["weights"] = arguments.weights or ()
     threshold = getattr(arguments, "threshold", None)
     return options if threshold is None else {**options, "threshold": threshold}

@@ -23,7 +23,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from steerers.matching.similarity import Similarity
+from steerers.matching.similarity import Similarity, float_type
 
 Kernels = Literal["auto", "tiled", "fused"]
 """What computes: the fused kernels of :mod:`steerers.accel.matching` where they can, the tiles of this module, or the
@@ -137,6 +137,17 @@ class Tiled:
 def number_of_most_matches(found: Sequence[Assignment]) -> int:
     """Which assignment has the most matches; of several with as many, the one whose probabilities add up to more."""
     return max(range(len(found)), key=lambda k: (len(found[k]), float(found[k].scores.sum())))
+
+
+def most_similar(similarity: Similarity) -> int:
+    """The number of the alternative with the largest cosine, of one description in each image; of equal ones the first.
+
+    Probabilities cannot choose there: each alternative has one match, of probability 1 up to rounding.
+    """
+    only = torch.zeros(1, dtype=torch.long, device=similarity.device)
+    cosines = [float(similarity.alternative(k).pairs(only, only)) for k in range(similarity.alternatives)]
+    tie = 8 * torch.finfo(float_type(similarity.descriptions0)).eps
+    return next(k for k, cosine in enumerate(cosines) if cosine >= max(cosines) - tie)
 
 
 def _assign(similarity: Similarity, options: Options) -> list[Assignment]:

@@ -10,7 +10,7 @@ from typing import Generic, Literal, TypeVar
 
 from torch import nn
 
-from steerers._weights import WeightsError, load, load_into, load_state, load_tensor
+from steerers._weights import WeightsError, load, load_into, load_state
 from steerers.models import dedode
 from steerers.models.base import Descriptor, Detector, Extractor
 from steerers.models.compact import Compact, CompactConfig, Pyramid, fold_batch_norms
@@ -18,7 +18,7 @@ from steerers.models.dedode import DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile
 from steerers.models.frozen import Aliked, Disk, FrozenExtractor, SuperPoint, XFeat
 from steerers.steering.representations import Group
-from steerers.steering.steerer import Steerer
+from steerers.steering.steerer import Steerer, load_described
 
 Weights = Mapping[str, Path]
 T_co = TypeVar("T_co", covariant=True)
@@ -212,28 +212,16 @@ def _compact_config(metadata: Mapping[str, str]) -> CompactConfig:
 def official_matrix(name: str, group: Group) -> Part[Steerer]:
     """A learned steerer, published as a bare matrix."""
     file = _dedode_file(name, 263_000, STEERERS, mirrored=False)
-
-    def build(paths: Weights) -> Steerer:
-        path = paths[file.name]
-        matrix = load_tensor(path)
-        try:
-            return Steerer.from_matrix(matrix, group)
-        except (TypeError, ValueError) as error:
-            raise WeightsError(f"{path}: {error}") from error
-
-    return Part(build, (file,))
+    return Part(lambda paths: Steerer.load(paths[file.name], group), (file,))
 
 
 def shipped(path: Path, model: str) -> Part[Steerer]:
-    """A steerer that comes with this package; refused if it was fitted to another model."""
+    """The steerer of a file; refused if it was fitted to another model."""
 
     def build(_: Weights) -> Steerer:
-        tensors, metadata = load(path)
+        steerer, metadata = load_described(path)
         if metadata.get("model", model) != model:
             raise WeightsError(f"{path}: a steerer for model {metadata['model']!r}, not for {model!r}")
-        try:
-            return Steerer.restore(tensors, metadata).requires_grad_(False)
-        except (KeyError, ValueError) as error:
-            raise WeightsError(f"{path}: does not hold a steerer: {error}") from error
+        return steerer.requires_grad_(False)
 
     return Part(build)

@@ -265,7 +265,8 @@ def build(
 
     Args:
         detector: whose keypoints are described, if not the model's own: one of :data:`DETECTORS`, or a model.
-        steerer: a file that ``steerers fit`` wrote for this model, instead of the model's own.
+        steerer: a file that ``steerers fit`` wrote for this model, or of a published matrix, instead of the model's
+            own.
         weights: files to use instead of those in the cache; see :func:`locate`.
     """
     entry = find(name)

@@ -290,18 +290,15 @@ def build_steerer(config: SteererConfig, dim: int, seed: int) -> Steerer | None:
         return Steerer.spread(dim, config.max_frequency, learnable=config.learn)
     if config.kind == "random":
         return Steerer.random(dim, group, generator=generator_of(seed, _STEERER), learnable=config.learn)
-    if Path(config.kind).suffix == ".safetensors":
+    if Path(config.kind).suffix:
         return _load_steerer(Path(config.kind), group, dim, config.learn)
     raise ValueError(f"steerer.kind must be inv, freq1, perm, spread, random, none or a file, got {config.kind!r}")
 
 
 def _load_steerer(path: Path, group: Group, dim: int, learn: bool) -> Steerer:
-    steerer = Steerer.load(path)
-    if steerer.group != group or steerer.dim != dim:
-        raise ValueError(
-            f"{path}: a steerer of {steerer.group} for descriptions of length {steerer.dim}, but steerer.group is "
-            f"{group} and descriptions have length {dim}"
-        )
+    steerer = Steerer.load(path, group)
+    if steerer.dim != dim:
+        raise ValueError(f"{path}: a steerer for descriptions of length {steerer.dim}, but here they have length {dim}")
     if steerer.learnable == learn:
         return steerer
     return Steerer.from_matrix(steerer.generator().float(), group, learnable=learn)

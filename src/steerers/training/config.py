@@ -110,7 +110,8 @@ class SteererConfig:
     """The steerer.
 
     Attributes:
-        kind: ``inv``, ``freq1``, ``perm``, ``spread`` or ``random``, or ``none``; or a file.
+        kind: ``inv``, ``freq1``, ``perm``, ``spread`` or ``random``, or ``none``; or a file that
+            :meth:`steerers.Steerer.load` reads.
         learn: whether it is trained (Settings A and B).
         max_frequency: of ``spread``.
     """
