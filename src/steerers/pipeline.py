@@ -23,6 +23,7 @@ from steerers.matching.strategies import (
     STRATEGIES,
     TTA,
     DualSoftmax,
+    PrototypeProcrustes,
     SoftmaxStrategy,
     Strategy,
     check_name,
@@ -33,6 +34,7 @@ from steerers.models.base import NUM_KEYPOINTS
 from steerers.models.sampling import KeypointSampling
 from steerers.models.zoo import DEFAULT_MODEL, Model
 from steerers.steering.representations import Group, Order
+from steerers.steering.steerer import Steerer
 
 MAX_SIZE = 1024
 BATCH_ON_GPU = 4
@@ -239,10 +241,10 @@ class Pipeline:
 
 
 def load(
-    name: str = DEFAULT_MODEL,
+    name: StrPath = DEFAULT_MODEL,
     *,
-    detector: str | None = None,
-    steerer: StrPath | None = None,
+    detector: StrPath | None = None,
+    steerer: StrPath | Steerer | None = None,
     weights: StrPath | Sequence[StrPath] = (),
     strategy: str | None = None,
     order: Order = "default",
@@ -260,11 +262,12 @@ def load(
     """A matcher by the name of its model.
 
     Args:
-        name: see ``steerers models``; the default is embedded and works offline.
+        name: see ``steerers models``; the default is embedded and works offline. Or what you trained: the folder of a
+            run of ``steerers train``, or the ``model.safetensors`` in it.
         detector: whose keypoints are described, if not the model's own: a detector of ``steerers models``
-            (``"dedode-l-v2"``), or another model (``"superpoint"``).
-        steerer: a file that ``steerers fit`` wrote for this model, or a published matrix (see
-            :meth:`steerers.Steerer.load`), instead of the model's own.
+            (``"dedode-l-v2"``), another model (``"superpoint"``), or the folder of a run.
+        steerer: a steerer, or the file of one, instead of the model's own: what ``steerers fit`` or ``train`` wrote for
+            this model, or a published matrix (see :meth:`steerers.Steerer.load`).
         weights: files of weights that lie elsewhere than in the cache, told apart by their names; where the model needs
             one file, any name will do. What is in neither place is downloaded.
         strategy: how to match, see :data:`steerers.matching.strategies.NAMES`; by default what suits the model.
@@ -300,6 +303,8 @@ def load(
         tta, chosen, order = count_augmentations(order), DualSoftmax.name, "default"
     if issubclass(STRATEGIES[chosen], SoftmaxStrategy):
         options = {"inverse_temperature": model.inverse_temperature, "threshold": model.threshold, **options}
+    if chosen == PrototypeProcrustes.name and model.prototype is not None:
+        options.setdefault("prototype", model.prototype)
     made = make_strategy(chosen, model.steerer, order=order, **options)
     return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta, resize)
 

@@ -414,7 +414,7 @@ def test_a_model_stands_for_its_detector() -> None:
     assert with_detector(find("disk"), "superpoint").detector is superpoint
     for name, own in (("dedode-b", "dedode-l"), ("dedode-b", "dedode-g"), ("disk", "disk"), ("sift", "sift")):
         assert with_detector(find(name), own) is find(name)
-    with pytest.raises(ValueError, match=r"unknown detector 'no-such'; use dedode-l, .* or a model: compact"):
+    with pytest.raises(ValueError, match=r"unknown detector 'no-such'; use dedode-l, .* a model: compact"):
         steerers.load("disk", detector="no-such")
 
 

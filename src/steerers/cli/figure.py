@@ -286,9 +286,13 @@ DIAMETER = Option(
 )
 
 
-def _matcher_options(*without: str) -> list[Option]:
+def _matcher_options(*without: str) -> list[Option | tuple[Option, ...]]:
     """What all commands of matching take, as far as it makes a difference here."""
-    return [option for option in options.MATCHER if option.names.removeprefix("--") not in without]
+    return [
+        option
+        for option in options.MATCHER
+        if (option if isinstance(option, Option) else option[0]).names.removeprefix("--") not in without
+    ]
 
 
 _ONE_KEYPOINT = _matcher_options("strategy", "order", "num-keypoints", "threshold", "resize")
@@ -344,7 +348,8 @@ COMMAND = Command(
                 AT,
                 DIAMETER,
                 OUT,
-                *(option for option in options.MATCHER if option.names in ("--max-size", "--exif")),
+                options.MAX_SIDE,
+                options.EXIF,
             ),
             run=run_upright_sift,
         ),

@@ -119,6 +119,10 @@ def size_limit(text: str) -> int | None:
     return None if text == "none" else positive(text)
 
 
+MAX_SIDE = Option(
+    "--max-size", "longest side, or 'none' to keep the size (default: %(default)s)", size_limit, "PX", MAX_SIZE
+)
+EXIF = Option("--exif", "orientation (default: %(default)s)", default="ignore", choices=("ignore", "apply"))
 MATCHER = (
     Option("--model", "see `steerers models` (default: %(default)s)", default=DEFAULT_MODEL),
     Option("--detector", "detector or model whose keypoints are described (default: the model's)", metavar="NAME"),
@@ -132,10 +136,10 @@ MATCHER = (
         Option("--angles", "or these rotations, in degrees, as in --angles=-90,0,90", parse_angles, "LIST"),
     ),
     num_keypoints(NUM_KEYPOINTS),
-    Option("--max-size", "longest side, or 'none' to keep the size (default: %(default)s)", size_limit, "PX", MAX_SIZE),
+    MAX_SIDE,
     RESIZE,
     Option("--threshold", "least probability of a match (default: the model's)", float, "P"),
-    Option("--exif", "orientation (default: %(default)s)", default="ignore", choices=("ignore", "apply")),
+    EXIF,
     DEVICE,
     PRECISION,
 )

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from steerers._weights import load_into, load_state
 from steerers.datasets.pairs import generator_of
 from steerers.datasets.photos import find_photos, held_out
 from steerers.features import Keypoints
@@ -19,9 +18,10 @@ from steerers.models.base import Descriptor, Detector, LogitDetector
 from steerers.models.compact import Compact
 from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile, fetch, find
+from steerers.models.zoo import TRAINABLE
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
-from steerers.training.config import TRAINABLE, ModelConfig, SteererConfig, TrainConfig
+from steerers.training.config import ModelConfig, SteererConfig, TrainConfig
 from steerers.training.feed import build_sources, check_dense, data_paths, needs_detections, open_reconstructions
 from steerers.training.objectives import Objective
 from steerers.training.objectives.descriptions import DescriptorObjective
@@ -30,7 +30,6 @@ from steerers.training.objectives.keypoints import DetectorObjective
 
 VGG = "vgg"
 _STEERER, _NETWORK = 31, 32  # streams of the run's seed
-_EXPORTED = ("network.", "descriptor.", "detector.")  # before the names of weights in the file of a run
 _SETTINGS = {
     "A": "setting A, frozen descriptor",
     "B": "setting B, descriptor and steerer together",
@@ -136,7 +135,9 @@ def build_network(config: ModelConfig, precision: str = "float32", *, pretrained
         parts.load_vgg(network, fetch(parts.VGG19_BN))
     elif pretrained and config.weights:
         file = published(config.weights)
-        load_weights(network, Path(config.weights) if file is None else fetch(file), f"model.kind {config.kind!r}")
+        parts.load_weights(
+            network, Path(config.weights) if file is None else fetch(file), f"model.kind {config.kind!r}"
+        )
     return network
 
 
@@ -161,20 +162,6 @@ class NoDescriptor(Descriptor):
 
     def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
         raise NotImplementedError("this objective was built without weights, to look at it")
-
-
-def load_weights(network: nn.Module, path: Path, title: str) -> None:
-    """Give a network the weights of a file: those alone, or a run's ``model.safetensors``.
-
-    Raises:
-        WeightsError: if the file cannot be read, or holds other names or shapes than the network.
-    """
-    state = load_state(path)
-    for prefix in _EXPORTED:
-        if any(name.startswith(prefix) for name in state):
-            state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-            break
-    load_into(network, state, path, title)
 
 
 def published(weights: str) -> WeightFile | None:
@@ -259,7 +246,7 @@ def build_detector(config: ModelConfig) -> Detector:
     if not weights:
         return zoo.build_detector(config.detector)
     detector = DedodeDetector("L")
-    load_weights(detector, Path(config.detector_weights), "DeDoDe detector L")
+    parts.load_weights(detector, Path(config.detector_weights), "DeDoDe detector L")
     return detector
 
 

@@ -15,6 +15,7 @@ from steerers.datasets.pairs import Rotations, check_options
 from steerers.datasets.views import Views
 from steerers.models import zoo
 from steerers.models.compact import CompactConfig
+from steerers.models.zoo import TRAINABLE
 from steerers.training.objectives.descriptions import MatchingOptions, Setting
 from steerers.training.objectives.keypoints import KeypointOptions
 
@@ -63,10 +64,6 @@ class DataConfig:
             raise ValueError(
                 f"mosaics.fraction and colmap_fraction add up to {self.mosaics.fraction + self.colmap_fraction:g} > 1"
             )
-
-
-TRAINABLE = ("compact", "dedode-b", "dedode-g", "dedode-detector-l")
-"""The networks that can be trained; any other model of the zoo is frozen, for Setting A."""
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,14 @@ from torch import Tensor
 from steerers import _weights
 from steerers._files import atomic_write
 from steerers._version import __version__
-from steerers.models import zoo
+from steerers.models import parts, zoo
 from steerers.steering.steerer import Steerer
 from steerers.training.build import build_objective
-from steerers.training.config import TRAINABLE, TrainConfig, flatten, parse_config, renamed, to_dict
+from steerers.training.config import TrainConfig, flatten, parse_config, renamed, to_dict
 from steerers.training.objectives import Objective
 
 CONFIG, CHECKPOINT, LOG = "config.json", "checkpoint.pt", "log.jsonl"
-SPECTRUM, MODEL = "spectrum.npz", "model.safetensors"
+SPECTRUM, MODEL = "spectrum.npz", parts.TRAINED_FILE
 _EVERY = ("checkpoint_every", "log_every", "spectrum_every")
 _FREE = (*_EVERY, "compile", "cuda_graphs", "name", "data.path", "data.colmap")
 _MAGIC = b"steerers checkpoint 1\n"
@@ -326,7 +326,7 @@ def export_model(
         "step": str(step),
         "config": json.dumps(_recipe(config), sort_keys=True),
     }
-    if config.model.kind not in TRAINABLE:
+    if config.model.kind not in zoo.TRAINABLE:
         metadata["model"] = zoo.find(config.model.kind).fitted_to  # the steerer is refused for another
     if objective.steerer is not None:
         steering, described = objective.steerer.export()
