@@ -14,6 +14,7 @@ from torch import Tensor
 
 from steerers._devices import parse_device
 from steerers._files import StrPath
+from steerers._parallel import alone, idle_cores, spread
 from steerers.features import Features, Matches
 from steerers.geometry import rotate_image, rotate_squashed, rotation_of, transform_points, wrap_degrees
 from steerers.images.load import Exif, Image, ImageSource, Resize, check_resize, load_image
@@ -87,7 +88,7 @@ class Pipeline:
         """
         first, second = self.load_image(image0, mask0), self.load_image(image1, mask1)
         if self.tta is None:
-            return self.match(self.extract(first), self.extract(second))
+            return self.match(*self._extract_each([first, second]))
         rotated = [self.extract_rotated(first, angle) for angle in self.rotations]
         return self.match_rotated(rotated, self.extract(second))
 
@@ -144,13 +145,16 @@ class Pipeline:
         if not isinstance(image, (list, tuple)):
             if batch is not None:
                 raise ValueError(f"batch goes with a list of images; got {batch!r} with a single one")
-            return self._features([self.load_image(image, mask)])[0]  # type: ignore[arg-type]
+            return self._extract_each([self.load_image(image, mask)])[0]  # type: ignore[arg-type]
         size = self.batch_size(batch)
+        each = size == 1 and self.device.type == "cpu"  # by itself, whatever its kind, and one for every thread
+        if each:
+            size = torch.get_num_threads()
         read = read_images(self.load_image, image, mask, waiting=2 * size, pinned=self.device.type == "cuda")
         found: dict[int, Features] = {}
-        for alike in put_together(read, _kind, size=size, waiting=4 * size):
+        for alike in put_together(read, _any_kind if each else _kind, size=size, waiting=4 * size):
             indices, images = zip(*alike, strict=True)
-            found |= zip(indices, self._features(images), strict=True)
+            found |= zip(indices, self._extract_each(images) if each else self._features(images), strict=True)
         return [found[index] for index in range(len(image))]
 
     def batch_size(self, batch: int | None = None) -> int:
@@ -198,6 +202,18 @@ class Pipeline:
         return self._features([replace(image, tensor=rotated, mask=mask)], torch.linalg.inv(to_rotated))[0]
 
     # Steps ------------------------------------------------------------------------------------------------------------
+
+    def _extract_each(self, images: Sequence[Image]) -> list[Features]:
+        """The features of images, each by itself: on a CPU one a core, or a single one on all cores if they are idle.
+
+        An operator of PyTorch waits for its threads, each of which may have to wait for other processes.
+        """
+        one_by_one = len(images) == 1 or not self.model.extractor.parallel
+        if self.device.type != "cpu" or (one_by_one and idle_cores() >= torch.get_num_threads()):
+            return [self._features([image])[0] for image in images]
+        if one_by_one:
+            return alone(lambda: [self._features([image])[0] for image in images])
+        return spread(lambda image: self._features([image])[0], images)
 
     @torch.no_grad()
     def _features(self, images: Sequence[Image], back: Tensor | None = None) -> list[Features]:
@@ -354,3 +370,8 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 def _kind(image: Image) -> tuple[torch.Size, bool]:
     """What must be equal for images to go through a network together."""
     return image.tensor.shape, image.mask is None
+
+
+def _any_kind(image: Image) -> bool:
+    """For images that do not."""
+    return True

@@ -893,3 +893,29 @@ def test_aligning_leaves_descriptions_as_they_are(spec: tuple[str, str], dtype: 
     assert sorted(found.indices.tolist()) == [[k, k] for k in range(12)]
     assert found.angle == pytest.approx(2 * math.pi / 5, abs=1e-3)
     assert torch.equal(strategy.match(first, second.contiguous()).indices, found.indices)
+
+
+# Threads --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["dual-softmax", "max-matches", "max-similarity", "subset", "procrustes", "mutual-nearest"]
+)
+def test_the_number_of_threads_changes_nothing(name: str) -> None:
+    """To the bit, and with tiles of several kinds: column sums are added up in an order of their own."""
+    steerer = Steerer.freq1(16) if name == "procrustes" else Steerer.spread(32)
+    pairs = [planted(steerer, QUARTER, n, m)[:2] for n, m in ((300, 280), (70, 90))]
+    options = {"tile": 37} if name != "subset" else {"tile": 37, "subset_size": 50}
+    strategy = make_strategy(name, None if name in ("dual-softmax", "mutual-nearest") else steerer, **options)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(strategy.match_batch([a for a, _ in pairs], [b for _, b in pairs]))
+    finally:
+        torch.set_num_threads(before)
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            assert torch.equal(one.indices, other.indices)
+            assert torch.equal(one.scores, other.scores)
+            assert one.angle == other.angle

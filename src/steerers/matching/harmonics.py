@@ -12,6 +12,7 @@ however many rotations are then tried.
 from __future__ import annotations
 
 import math
+import threading
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -155,7 +156,7 @@ class Harmonic(Similarity):
             raise ValueError("only a fixed steerer, made from a representation or permutation, has harmonics")
         super().__init__(descriptions0, descriptions1)
         self.steerer, self.order, self.dtype = steerer, order, float_type(descriptions0)
-        self._scratch: dict[str, Tensor] = {}
+        self._scratch: dict[tuple[int, str], Tensor] = {}
 
     @cached_property
     def _representation(self) -> Representation:
@@ -234,11 +235,12 @@ class Harmonic(Similarity):
         return scores
 
     def scratch(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A tensor to overwrite, the same one for every tile: new arrays of this size cost fresh pages each time."""
-        size = math.prod(shape)
-        if name not in self._scratch or len(self._scratch[name]) < size:
-            self._scratch[name] = self.rows.new_empty(size)
-        return self._scratch[name][:size].view(shape)
+        """A tensor to overwrite, the same one for every tile of a thread: new arrays of this size cost fresh pages each
+        time."""
+        size, key = math.prod(shape), (threading.get_ident(), name)
+        if key not in self._scratch or len(self._scratch[key]) < size:
+            self._scratch[key] = self.rows.new_empty(size)
+        return self._scratch[key][:size].view(shape)
 
     @abstractmethod
     def combine(self, components: Tensor) -> Tensor:

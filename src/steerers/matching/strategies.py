@@ -17,6 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from steerers._parallel import spread
 from steerers.geometry import circular_mode
 from steerers.matching.assignment import Assignment, Options, Solution, Tiled, most_similar, mutual_nearest
 from steerers.matching.exponentials import ContinuousSteered
@@ -71,7 +72,7 @@ class Strategy(ABC):
     @torch.no_grad()
     def match(self, descriptions0: Tensor, descriptions1: Tensor) -> Assignment:
         """Match (N, D) with (M, D) descriptions of any lengths, N and M; they need not be normalised."""
-        return self._match_all([self._checked(descriptions0, descriptions1)])[0]
+        return self._match_pairs([self._checked(descriptions0, descriptions1)])[0]
 
     @torch.no_grad()
     def match_batch(
@@ -94,6 +95,12 @@ class Strategy(ABC):
         alike = len({(first.dtype, first.device, first.shape[1]) for first, _ in pairs}) == 1
         if alike and self._at_once(pairs[0][0].device):
             return self._match_all(pairs)
+        return self._match_pairs(pairs)
+
+    def _match_pairs(self, pairs: Sequence[Pair]) -> list[Assignment]:
+        """Match each of some pairs by itself; those on a CPU by its threads."""
+        if all(first.device.type == "cpu" for first, _ in pairs):
+            return spread(lambda pair: self._match_all([pair])[0], pairs)
         return [self._match_all([pair])[0] for pair in pairs]
 
     @abstractmethod

@@ -382,6 +382,9 @@ def configure(
         )
     on_cpu = device is not None and device.type == "cpu"
     plain_is_as_fast = on_cpu and compact and not networks and precision == "float32"
+    if plain_is_as_fast:
+        # Takes a quarter less time (docs/performance.md).
+        model.extractor.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if fast and not plain_is_as_fast:
         model = replace(model, extractor=accel.for_inference(model.extractor, PRECISIONS[precision]))
     else:
