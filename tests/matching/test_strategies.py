@@ -893,3 +893,14 @@ def test_aligning_leaves_descriptions_as_they_are(spec: tuple[str, str], dtype: 
     assert sorted(found.indices.tolist()) == [[k, k] for k in range(12)]
     assert found.angle == pytest.approx(2 * math.pi / 5, abs=1e-3)
     assert torch.equal(strategy.match(first, second.contiguous()).indices, found.indices)
+
+
+@pytest.mark.parametrize("strength", [0.0, -0.3])
+@pytest.mark.parametrize("order", [8, None])
+def test_where_rotations_change_nothing_the_first_is_reported(strength: float, order: int | None) -> None:
+    """A generator without frequencies: rounding would pick any rotation."""
+    steerer = Steerer.from_matrix(strength * torch.eye(6), "SO2")
+    strategy = make_strategy("max-similarity", steerer, order=order)
+    for seed in range(20):
+        a, b = (torch.randn(1, 6, generator=torch.Generator().manual_seed(2 * seed + k)) for k in range(2))
+        assert strategy.match(a, b).angle == pytest.approx(0.0, abs=1e-9)
