@@ -75,7 +75,7 @@ def test_prefix_of_some_names_stays(tmp_path: Path) -> None:
     [
         (torch.eye(2), "a tensor of shape"),
         ([torch.eye(2)], "type list"),
-        ({}, "a dict"),
+        ({}, "an empty dict"),
         ({"weight": torch.eye(2), "epoch": 3}, "'epoch' is an object of type int"),
         ({0: torch.eye(2)}, "entry 0"),
         ({"state_dict": {"w": torch.eye(2)}}, "'state_dict' is a dict with the entries 'w'"),

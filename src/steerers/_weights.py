@@ -240,7 +240,7 @@ def _why_refused(error: Exception) -> str:
         return f"refused, it asks for the Python object {forbidden[1]}; only tensors are read, code is never run"
     if isinstance(error, UnpicklingError):
         return "refused, not a file of tensors (damaged, or of another kind); code in it is never run"
-    return f"empty, cut short, or not a PyTorch file ({str(error).split('. ')[0] or type(error).__name__})"
+    return "empty, cut short, or not a PyTorch file"
 
 
 def _read_safetensors(path: StrPath) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -264,6 +264,8 @@ def _strip_wrappers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _describe(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, dict) and not value:
+        return "an empty dict"
     if isinstance(value, dict):
         return f"a dict with the entries {', '.join(map(repr, list(value)[:5]))}{', ...' if len(value) > 5 else ''}"
     return f"an object of type {type(value).__name__}"

@@ -208,7 +208,7 @@ class Pipeline:
 
         An operator of PyTorch waits for its threads, each of which may have to wait for other processes.
         """
-        one_by_one = len(images) == 1 or not self.model.extractor.parallel
+        one_by_one = len(images) == 1 or not getattr(self.model.extractor, "parallel", False)
         if self.device.type != "cpu" or (one_by_one and idle_cores() >= torch.get_num_threads()):
             return [self._features([image])[0] for image in images]
         if one_by_one:

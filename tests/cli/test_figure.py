@@ -142,7 +142,7 @@ def test_half_turn(files: Path, out: Path, options: tuple[str, ...], monkeypatch
     above, below, _ = ran.out.splitlines()
     assert above.startswith("descriptions as they are: ")
     degrees = next((option for option in options if option in ("90", "270")), "180")
-    assert below.startswith(f"those of the second image steered by -{degrees}°: ")
+    assert below.startswith(f"those of the second image steered by {360 - int(degrees)}°: ")  # what training knows
     assert counts(below)[0] > 1.5 * counts(above)[0]
     assert counts(below)[1] > 5 * counts(above)[1]
     drawn(out)

@@ -919,3 +919,14 @@ def test_the_number_of_threads_changes_nothing(name: str) -> None:
             assert torch.equal(one.indices, other.indices)
             assert torch.equal(one.scores, other.scores)
             assert one.angle == other.angle
+
+
+@pytest.mark.parametrize("strength", [0.0, -0.3])
+@pytest.mark.parametrize("order", [8, None])
+def test_where_rotations_change_nothing_the_first_is_reported(strength: float, order: int | None) -> None:
+    """A generator without frequencies: rounding would pick any rotation."""
+    steerer = Steerer.from_matrix(strength * torch.eye(6), "SO2")
+    strategy = make_strategy("max-similarity", steerer, order=order)
+    for seed in range(20):
+        a, b = (torch.randn(1, 6, generator=torch.Generator().manual_seed(2 * seed + k)) for k in range(2))
+        assert strategy.match(a, b).angle == pytest.approx(0.0, abs=1e-9)

@@ -800,7 +800,7 @@ def test_a_group_that_contradicts_the_file(tmp_path: Path) -> None:
         (torch.zeros(8, 8, 3, 3), r"not a steerer: a tensor of shape \(8, 8, 3, 3\)"),
         (torch.zeros(8, 8, dtype=torch.long), "does not hold a steerer: .*floating-point"),
         (torch.full((8, 8), math.nan), "does not hold a steerer: .*NaN"),
-        ({}, "not a steerer: a dict"),
+        ({}, "not a steerer: an empty dict"),
         ([PUBLISHED], "not a steerer: an object of type list"),
         ({"weight": PUBLISHED, "bias": torch.ones(8)}, "'weight' comes with a bias, and a steerer is linear"),
         ({"steerer.weight": PUBLISHED, "steerer.bias": torch.ones(8)}, "'steerer.weight' comes with a bias"),

@@ -39,6 +39,8 @@ from training.tiny import OPTIONS, Numbers, compact, config_of, descriptor_objec
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
+SHIFT = "network.trunk.head.2.bias"
+"""Added to all logits, which no likelihood depends on: its gradient is rounding, of which Adam makes steps."""
 MOMENT = 1e-9  # minutes: the time is over after one step
 TIMES = {"data_ms", "wait_ms", "network_ms", "seconds"}
 
@@ -445,7 +447,8 @@ def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
                 assert entry == pytest.approx(expected, rel=1e-5, abs=1e-7)
         (saved, expected) = (read_checkpoint(tmp_path / folder / name) for folder in ("two", "one"))
         for key, value in expected["objective"].items():
-            torch.testing.assert_close(saved["objective"][key], value, rtol=1e-3, atol=1e-4)
+            if key != SHIFT:
+                torch.testing.assert_close(saved["objective"][key], value, rtol=1e-3, atol=1e-4)
     assert len([kind for kind in kinds if "loss" in kind]) == 2  # of the joint run: with keypoints, and without
 
 

@@ -192,13 +192,13 @@ def run_half_turn(arguments: argparse.Namespace) -> int:
     """Match descriptions as they are, and again with those of the rotated image steered back."""
     _start(arguments, arguments.image0, arguments.image1)
     pipeline, steerer = _load(arguments, strategy="dual-softmax")
-    degrees = int(arguments.rotate)
+    degrees, back = int(arguments.rotate), 360 - int(arguments.rotate)  # learned steerers know 0 to 360 degrees
     image0 = pipeline.load_image(arguments.image0)
     image1 = _rotated(pipeline.load_image(arguments.image1), math.radians(degrees))
     features0, features1 = pipeline.extract(image0), pipeline.extract(image1)
     with torch.no_grad():
-        steered = replace(features1, descriptions=steerer.steer(features1.descriptions.float(), -math.radians(degrees)))
-    drawn, captions = [], ["descriptions as they are", f"those of the second image steered by -{degrees}°"]
+        steered = replace(features1, descriptions=steerer.steer(features1.descriptions.float(), math.radians(back)))
+    drawn, captions = [], ["descriptions as they are", f"those of the second image steered by {back}°"]
     for features, caption in zip((features1, steered), captions, strict=True):
         matches = pipeline.match(features0, features)
         inliers = matches.homography(3.0 * shrunk_by(image0, image1)).inliers

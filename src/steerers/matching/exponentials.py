@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from steerers.matching.similarity import PAIR_CHUNK, Angles, Steered, float_type, normalised
+from steerers.matching.similarity import PAIR_CHUNK, Angles, Steered, first_largest, float_type, normalised
 from steerers.steering.analysis import Exponential
 from steerers.steering.steerer import Steerer
 
@@ -28,6 +28,8 @@ LEAST_POINTS = 16
 MOST_CLIMBS = 12
 """Newton's steps double the digits; where they leave the interval, it is halved instead."""
 SETTLED = 1e-12
+LEVEL = 1e-13
+"""A slope that is rounding: a description that no rotation changes has the same cosine at all."""
 
 
 class Exponentials:
@@ -79,7 +81,8 @@ class Exponentials:
             low, high = torch.where(slope > 0, angles, low), torch.where(slope < 0, angles, high)
             newton = angles - slope / curvature
             inside = (curvature < 0) & (newton >= low) & (newton <= high)
-            before, angles = angles, torch.where(inside, newton, (low + high) / 2)
+            moved = torch.where(inside, newton, (low + high) / 2)
+            before, angles = angles, torch.where(slope.abs() > LEVEL, moved, angles)
             if bool(((angles - before).abs() < SETTLED).all()):
                 break
         return angles, self._value(angles)
@@ -100,7 +103,8 @@ class ContinuousSteered(Steered):
     description by, which for a representation is a period of its highest frequency. The result is the highest vertex of
     a parabola through a local maximum of the grid and its neighbours; both ends of the interval count. A wave of the
     highest frequency is found to 0.2 % of its height, slower ones far better: cosines are off by 1e-4 on average, and
-    by less than 3e-3. Matched pairs climb from every local maximum of the grid, in float64, and are exact.
+    by less than 5e-3 for all generators that were tried. Matched pairs climb from every local maximum of the grid, in
+    float64, and are exact.
     """
 
     def __init__(self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer) -> None:
@@ -140,7 +144,7 @@ class ContinuousSteered(Steered):
         low, high = (start - step).clamp_(min=0), (start + step).clamp_(max=FULL_TURN)
         found, heights = Exponentials(self.unit0[i[pair]], self.unit1[j[pair]], self.steerer).climb(start, low, high)
         everywhere = torch.full_like(values, -math.inf).index_put_((pair, point), heights)
-        best, index = everywhere.max(dim=1)
+        best, index = everywhere.amax(dim=1), first_largest(everywhere, SETTLED)
         angles = torch.zeros_like(values).index_put_((pair, point), found).gather(1, index[:, None])[:, 0]
         return angles, best
 

@@ -98,6 +98,14 @@ def check_finite(descriptions0: Tensor, descriptions1: Tensor) -> None:
             raise ValueError(f"{name} holds NaN or infinite values")
 
 
+def first_largest(scores: Tensor, rounding: float = 1e-6) -> Tensor:
+    """(K,) index of the first of each row of (K, L) scores that is as large as any, but for rounding.
+
+    Where rotations change nothing, it is not rounding that says which.
+    """
+    return (scores >= scores.amax(dim=1, keepdim=True) - rounding).int().argmax(dim=1)
+
+
 def wrapped(angles: Tensor) -> Tensor:
     """Radians in [-pi, pi), in float64."""
     return torch.remainder(angles.double() + math.pi, 2 * math.pi) - math.pi
@@ -197,4 +205,4 @@ class Steered(Similarity):
     def rotations(self, i: Tensor, j: Tensor) -> Tensor | None:
         if not self.maximum:
             return None
-        return torch.tensor(self.angles, dtype=torch.float64, device=i.device)[self._pair_scores(i, j).argmax(dim=1)]
+        return torch.tensor(self.angles, dtype=torch.float64, device=i.device)[first_largest(self._pair_scores(i, j))]

@@ -54,7 +54,7 @@ class Steerer(nn.Module):
 
     @classmethod
     def inv(cls, dim: int, group: str | Group = "SO2", *, learnable: bool = False) -> Steerer:
-        """*Inv*: every eigenvalue 1; descriptions that do not change when the image rotations."""
+        """*Inv*: every eigenvalue 1; descriptions that do not change when the image rotates."""
         _check_dim(dim)
         return cls.from_spec(f"{dim}x0", group, learnable=learnable)
 

@@ -23,7 +23,7 @@ from training.tiny import OPTIONS, batch_of, compact, photographs, shifted, smal
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-FEW = DedodeOptions(targets=9)
+FEW = DedodeOptions(targets=9, blank_sides=False)
 
 
 # The reference --------------------------------------------------------------------------------------------------------
@@ -61,17 +61,21 @@ def blur_matrix(taps: list[float], length: int) -> Tensor:
     return torch.from_numpy(matrix)
 
 
-def blurred(image: Tensor, taps: list[float]) -> Tensor:
-    return blur_matrix(taps, image.shape[0]) @ image @ blur_matrix(taps, image.shape[1]).T
+def blurred(image: Tensor, taps: list[float], blank_sides: bool = False) -> Tensor:
+    """The original has nothing in the columns from which its window reaches beyond the sides."""
+    across, reach = blur_matrix(taps, image.shape[1]), len(taps) // 2
+    if blank_sides:
+        across[:reach], across[image.shape[1] - reach :] = 0, 0
+    return blur_matrix(taps, image.shape[0]) @ image @ across.T
 
 
-def drawn(points: np.ndarray, height: int, width: int) -> Tensor:
+def drawn(points: np.ndarray, height: int, width: int, blank_sides: bool) -> Tensor:
     """Points as ones, blurred by half a pixel."""
     image = torch.zeros(height, width, dtype=torch.float64)
     for x, y in points + 0.5:
         if x > 0 and y > 0 and x < width and y < height:
             image[int(y), int(x)] = 1.0
-    return blurred(image, [math.exp(-0.5 * (k / 0.5) ** 2) for k in range(-2, 3)])
+    return blurred(image, [math.exp(-0.5 * (k / 0.5) ** 2) for k in range(-2, 3)], blank_sides)
 
 
 def log_softmax_over(values: Tensor, valid: Tensor) -> Tensor:
@@ -102,7 +106,8 @@ def reference(logits: list[Tensor], batch: PairBatch, options: DedodeOptions) ->
     detections, known = (*batch.detections[0], *batch.detections[1]), (*batch.known[0], *batch.known[1])
     places, seen = (*ahead[0], *back[0]), (*ahead[1], *back[1])
     masks = (*batch.masks0, *batch.masks1)
-    splats = [drawn(points.double().numpy(), height, width).flatten() for points in detections]
+    blank = options.blank_sides
+    splats = [drawn(points.double().numpy(), height, width, blank).flatten() for points in detections]
     scores, ours, theirs = [], [], []
     for image in range(2 * count):
         partner = (image + count) % (2 * count)
@@ -118,15 +123,15 @@ def reference(logits: list[Tensor], batch: PairBatch, options: DedodeOptions) ->
     for image in range(2 * count):
         target = scores[image] > threshold
         joint = joint - (ours[image][target] + theirs[image][target]).sum() / options.targets
-    return joint, matchability(logits, known)
+    return joint, matchability(logits, known, blank)
 
 
-def matchability(logits: list[Tensor], known: tuple[Tensor, ...]) -> Tensor:
+def matchability(logits: list[Tensor], known: tuple[Tensor, ...], blank_sides: bool) -> Tensor:
     """Cross entropy less entropy, the mean over the images."""
     window = [math.exp(-(x**2) / (2 / 4)) for x in np.linspace(-1, 1, 51)]
     total = torch.zeros((), dtype=torch.float64)
     for own, depth in zip(logits, known, strict=True):
-        likely = blurred((own.flatten() - own.exp().sum().log()).exp().view(own.shape), window) + 1e-8
+        likely = blurred((own.flatten() - own.exp().sum().log()).exp().view(own.shape), window, blank_sides) + 1e-8
         log = likely.log() - likely.log().exp().sum().log()
         target = blurred(depth.double(), window)
         target = target / target.sum()
@@ -232,9 +237,11 @@ def test_values_and_gradients_are_those_of_the_description(
     assert_as_the_reference(batch, logits_of(batch, seed).to(dtype), FEW, within[dtype])
 
 
-def test_values_and_gradients_where_the_window_is_smaller_than_the_view() -> None:
+@pytest.mark.parametrize("blank_sides", [False, True])
+def test_values_and_gradients_where_the_window_is_smaller_than_the_view(blank_sides: bool) -> None:
     batch = random_pairs(5, 1, (60, 56))
-    assert_as_the_reference(batch, logits_of(batch, 6), DedodeOptions(targets=64, splat=20.0, matchability=0.5))
+    options = DedodeOptions(targets=64, splat=20.0, matchability=0.5, blank_sides=blank_sides)
+    assert_as_the_reference(batch, logits_of(batch, 6), options)
 
 
 def test_one_threshold_holds_for_the_whole_batch() -> None:
@@ -299,7 +306,7 @@ def test_pixels_without_depth_repel_keypoints() -> None:
 def test_a_splat_is_blurred_by_half_a_pixel() -> None:
     maps = torch.ones(2, 9, 12)
     points = torch.tensor([[[4.0, 4.0], [4.2, 3.9], [math.nan, 0.0]], [[-0.5, 3.0], [11.5, 2.0], [0.0, 0.0]]])
-    drawn_maps = splat(points, maps)
+    drawn_maps = splat(points, maps, blank_sides=False)
     taps = [math.exp(-2.0 * k * k) for k in range(-2, 3)]
     assert float(drawn_maps[0].max()) == float(drawn_maps[0, 4, 4]) == pytest.approx(1 / sum(taps) ** 2, rel=1e-6)
     assert float(drawn_maps[0, 4, 4]) == pytest.approx(0.62, abs=5e-3)  # of two in one pixel there is one
@@ -307,6 +314,9 @@ def test_a_splat_is_blurred_by_half_a_pixel() -> None:
     assert float(drawn_maps[0].sum()) == pytest.approx(1.0, rel=1e-6)
     assert float(drawn_maps[1, 0, 0]) == pytest.approx(1 / sum(taps) ** 2)
     assert not drawn_maps[1, 3:].any()  # the other two are outside
+    as_published = splat(points, maps)
+    assert not as_published[..., :2].any()
+    torch.testing.assert_close(as_published[..., 2:-2], drawn_maps[..., 2:-2])
 
 
 def test_views_that_share_nothing_have_no_joint_term_and_no_nan() -> None:

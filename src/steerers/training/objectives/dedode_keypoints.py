@@ -31,11 +31,15 @@ class DedodeOptions:
         targets: keypoints an image, on average over the batch.
         splat: weight of the points of the reconstruction in the choice of the targets.
         matchability: weight of the second term, by which keypoints are spread as the pixels with depth are.
+        blank_sides: the original pads its horizontal convolutions above and below instead of left and right, which
+            leaves nothing in the outer 2 columns of splats and the outer 25 of the smoothed likelihood. ``False``
+            smooths up to the sides.
     """
 
     targets: int = 1024
     splat: float = 50.0
     matchability: float = 1.0
+    blank_sides: bool = True
 
     def __post_init__(self) -> None:
         check_options(self, "be positive", lambda value: value > 0, "targets")
@@ -55,7 +59,7 @@ def dedode_terms(logits0: Tensor, logits1: Tensor, batch: PairBatch, options: De
         )
     logits = torch.cat([logits0, logits1])  # (2B, H, W)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # not in half precision
-    splats = torch.cat([splat(points, batch.masks0) for points in batch.detections])
+    splats = torch.cat([splat(points, batch.masks0, options.blank_sides) for points in batch.detections])
     sides = [batch.warp_pixels(side) for side in (0, 1)]
     moved, valid = (torch.cat(parts) for parts in zip(*sides, strict=True))  # (2B, H * W, 2), (2B, H, W)
     own = masked_log_softmax(logits, valid)
@@ -66,7 +70,7 @@ def dedode_terms(logits0: Tensor, logits1: Tensor, batch: PairBatch, options: De
     total = -torch.where(chosen, own + partner, 0.0).sum() / options.targets
     terms = {"keypoints": Term(total, total.new_ones(()))}
     if options.matchability > 0:
-        each = spread_divergence(logits, torch.cat(batch.known))
+        each = spread_divergence(logits, torch.cat(batch.known), options.blank_sides)
         terms["matchability"] = Term(each.sum(), each.new_full((), len(each)), options.matchability)
     return terms
 
@@ -105,7 +109,7 @@ def above_rank(scores: Tensor, targets: int) -> Tensor:
     return scores > scores.flatten().topk(rank, sorted=False).values.min()
 
 
-def splat(points: Tensor, like: Tensor) -> Tensor:
+def splat(points: Tensor, like: Tensor, blank_sides: bool = True) -> Tensor:
     """(B, H, W) maps, of the shape of ``like``, of (B, K, 2) points, NaN where there are fewer: one each, blurred.
 
     Counted from the corner of the first pixel, a point belongs to the pixel of its integer part; several in one pixel
@@ -118,27 +122,33 @@ def splat(points: Tensor, like: Tensor) -> Tensor:
     flat = (y * width + x).where(counts, 0)
     maps = torch.zeros(like.shape, device=points.device).flatten(1).scatter_reduce(1, flat, counts.float(), "amax")
     taps = torch.arange(_SPLAT_TAPS, device=maps.device) - _SPLAT_TAPS // 2
-    return _smooth(maps.view(like.shape), (-0.5 * (taps / _SPLAT_DEVIATION) ** 2).exp())
+    return _smooth(maps.view(like.shape), (-0.5 * (taps / _SPLAT_DEVIATION) ** 2).exp(), blank_sides)
 
 
 # Matchability ---------------------------------------------------------------------------------------------------------
 
 
-def spread_divergence(logits: Tensor, known: Tensor) -> Tensor:
+def spread_divergence(logits: Tensor, known: Tensor, blank_sides: bool = True) -> Tensor:
     """(B,) divergence of the smoothed distribution of keypoints from that of the (B, H, W) pixels with known depth.
 
     It is over all pixels, whether the partner sees them or not. An image without depth has none.
     """
     taps = (-2 * torch.linspace(-1, 1, _SPREAD_TAPS, dtype=logits.dtype, device=logits.device) ** 2).exp()
-    likely = _smooth(logits.flatten(1).softmax(dim=1).view_as(logits), taps).flatten(1)
+    likely = _smooth(logits.flatten(1).softmax(dim=1).view_as(logits), taps, blank_sides).flatten(1)
     log = (likely + _LEAST_LIKELY).log().log_softmax(dim=1)  # (B, H * W)
-    target = _smooth(known.to(logits), taps).flatten(1)
+    target = _smooth(known.to(logits), taps, False).flatten(1)
     target = target / target.sum(dim=1, keepdim=True).clamp(min=1e-9)
     return (target * ((target + _LEAST_TARGET).log() - log)).sum(dim=1)
 
 
-def _smooth(maps: Tensor, taps: Tensor) -> Tensor:
-    """(B, H, W) maps blurred by the (T,) taps both ways, their sum made 1; zero beyond the border."""
+def _smooth(maps: Tensor, taps: Tensor, blank_sides: bool) -> Tensor:
+    """(B, H, W) maps blurred by the (T,) taps both ways, their sum made 1; zero beyond the border.
+
+    With ``blank_sides`` it is zero also where the taps reach beyond the left or right border.
+    """
     kernel, reach = (taps / taps.sum()).to(maps), len(taps) // 2
     rows = F.conv2d(maps[:, None], kernel.view(1, 1, 1, -1), padding=(0, reach))
+    if blank_sides:
+        columns = torch.arange(rows.shape[3], device=rows.device)
+        rows = rows * ((columns >= reach) & (columns < len(columns) - reach))
     return F.conv2d(rows, kernel.view(1, 1, -1, 1), padding=(reach, 0))[:, 0]
