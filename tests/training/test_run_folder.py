@@ -482,7 +482,7 @@ def _records(**arrays: Any) -> Callable[[Path], object]:
         (lambda run: (run / CONFIG).write_text('{"depth": 3}'), "config.json: .*this version.*unknown key 'depth'"),
         (
             _config(steerer=SteererConfig("C4", "perm", False)),
-            "fixed.*steerers spectrum .*model.safetensors",
+            "fixed.*draw them by themselves, with `steerers spectrum .*run`",
         ),
         (_config(steerer=SteererConfig("C4", "none", False)), "has no steerer"),
         (_config(setting="detector"), "has no steerer"),
