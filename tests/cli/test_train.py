@@ -289,7 +289,7 @@ def test_without_matplotlib_one_line_names_the_extra(
 
 def test_training_needs_few_packages(config: Path, photographs: Path) -> None:
     """A bare machine with a GPU has PyTorch, NumPy, Pillow and little else."""
-    blocked = ("h5py", "cv2", "poselib", "kornia", "matplotlib", "pycolmap", "msgspec", "pydantic", "tyro")
+    blocked = ("h5py", "cv2", "poselib", "kornia", "matplotlib", "pycolmap", "msgspec", "pydantic", "tyro", "tqdm")
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); from steerers.cli import main; sys.exit(main())"
     words = ["train", config, "--data", photographs, "--device", "cpu", "--set", "steps=1"]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
