@@ -303,13 +303,15 @@ def test_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "w.safetensors"
     _weights.save(path, a_state(), METADATA)
 
-    def half(tensors: object, target: Path, metadata: object) -> None:
-        target.write_bytes(b"half")
+    def half(target: Path, data: bytes) -> None:
+        with target.open("wb") as file:
+            file.write(data[: len(data) // 2])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(_weights, "save_file", half)
-    with pytest.raises(OSError, match="No space"):
-        _weights.save(path, {"w": torch.ones(1)}, {})
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", half)
+        with pytest.raises(OSError, match=r"the disk is full .*w\.safetensors"):
+            _weights.save(path, {"w": torch.ones(1)}, {})
     assert_same(_weights.load(path)[0], a_state())
     assert contents(tmp_path) == ["w.safetensors"]
 

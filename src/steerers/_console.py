@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 BAD_INPUT, INTERRUPTED = 2, 130
 """Exit codes."""
+EVERY, SOON = 60.0, 2.0  # seconds: between the plain lines of long work, and what is too short for them
 T = TypeVar("T")
 
 
@@ -86,3 +89,84 @@ def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterabl
         return items
     shown: Iterable[T] = tqdm(items, desc=what, total=total, delay=2, leave=False, file=sys.stderr, disable=None)
     return shown
+
+
+def tell(text: str) -> None:
+    """A line on standard error, at once; of the processes that ``torchrun`` started, the first alone speaks."""
+    if _speaks():
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+class Progress:
+    """How far long work is, from its first moment on, on standard error.
+
+    On a terminal it is tqdm's bar. A log gets plain lines instead, as does a terminal where tqdm is missing: what is
+    begun, and then how it goes, after the first item and once a minute; of what is done soon, the first alone.
+
+    Attributes:
+        note: what else is to be said, such as the loss.
+
+    Args:
+        what: is done, for the start of the bar or the first line.
+        total: how many items there are, of which some are ``done``.
+        unit: what an item is called.
+    """
+
+    def __init__(self, what: str, total: int, unit: str, *, done: int = 0) -> None:
+        self.total, self.unit, self.done, self._begun, self.note = total, unit, done, done, ""
+        self._bar = _bar(what, total, unit, done)
+        self._told, self._since = time.monotonic(), done  # of the last line
+        if self._bar is None and total > done:
+            tell(what)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def advance(self) -> None:
+        """One item more is done."""
+        self.done += 1
+        if self._bar is not None:
+            self._bar.set_postfix_str(self.note, refresh=False)
+            self._bar.update()
+            return
+        now = time.monotonic()
+        each = (now - self._told) / (self.done - self._since)  # since the last line
+        left = each * (self.total - self.done)
+        if now >= self._told + EVERY or (self.done == self._begun + 1 and left > SOON):
+            pace = f"{duration(each)} a {self.unit}, about {duration(left)} left"
+            tell(", ".join(filter(None, [f"{self.unit} {self.done:,} of {self.total:,}", pace, self.note])))
+            self._told, self._since = now, self.done
+
+
+def duration(seconds: float) -> str:
+    """A time for people: ``35 ms``, ``3.2 s``, ``40 min``, ``8 h``, ``3 days``.
+
+    Example:
+        >>> duration(0.0351), duration(3.21), duration(2400), duration(8.3 * 3600), duration(3e5)
+        ('35 ms', '3.2 s', '40 min', '8 h', '3 days')
+    """
+    for size, unit, most in ((1e-3, "ms", 1), (1, "s", 120), (60, "min", 7200), (3600, "h", 172_800)):
+        if seconds < most:
+            number = seconds / size
+            return f"{number:.1f} {unit}" if unit == "s" and number < 9.95 else f"{number:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
+def _bar(what: str, total: int, unit: str, done: int) -> Any:
+    """tqdm's bar; ``None`` without it, without a terminal, and in every process but the first."""
+    if not sys.stderr.isatty() or not _speaks():
+        return None
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return None
+    return tqdm(desc=what, total=total, initial=done, unit=unit, leave=False, file=sys.stderr)
+
+
+def _speaks() -> bool:
+    return os.environ.get("RANK", "0") == "0"

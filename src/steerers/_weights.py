@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from steerers._files import StrPath, atomic_write
@@ -150,7 +150,7 @@ def save(path: StrPath, state: Mapping[str, Tensor], metadata: Mapping[str, str]
     own = {key: text for key, text in metadata.items() if key not in _RESERVED}
     stamps = (str(FORMAT_VERSION), _hash_tensors(tensors), _hash_metadata(own))
     with atomic_write(path) as temporary:
-        save_file(tensors, temporary, metadata=own | dict(zip(_RESERVED, stamps, strict=True)))
+        temporary.write_bytes(to_bytes(tensors, own | dict(zip(_RESERVED, stamps, strict=True))))
 
 
 def load(path: StrPath) -> tuple[dict[str, Tensor], dict[str, str]]:

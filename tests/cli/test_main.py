@@ -150,7 +150,7 @@ def test_errors_in_one_line(
 
 def test_an_interruption_is_no_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(monkeypatch, KeyboardInterrupt())
-    assert run(capsys, "match", "a.jpg", "b.jpg") == (130, "", "")
+    assert run(capsys, "match", "a.jpg", "b.jpg") == (130, "", "steerers: interrupted\n")
 
 
 def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import PIL.Image
 import pytest
 import torch
 
+from helpers import CONFIG_FOLDER
 from steerers.cli import main
 from steerers.models.classical import c4_permutation
 from steerers.steering.steerer import Steerer
@@ -140,6 +141,27 @@ def test_a_steerer_that_cannot_be_diagonalised(tmp_path: Path, capsys: pytest.Ca
     assert spectrum(tmp_path / "sheared.safetensors") == 0
     assert "no representation is near: the steerer's matrix cannot be diagonalised" in capsys.readouterr().out
     assert (tmp_path / "sheared.png").exists()
+
+
+def test_a_run_of_the_embedded_model(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the README has it: train compact, then look at its spectrum, which is fixed."""
+    monkeypatch.chdir(tmp_path)
+    small = ["steps=1", "batch=2", "data.views.size=48", "validation.pairs=1", "precision=float32"]
+    words = ["--data", str(photographs), "--out", "runs/mine", "--device", "cpu", "--set", *small]
+    assert main(["train", str(CONFIG_FOLDER / "compact.toml"), *words]) == 0
+    capsys.readouterr()
+    assert spectrum("runs/mine") == 0
+    text = capsys.readouterr().out
+    assert "runs/mine: the steerer of this run is fixed, so that training does not move its eigenvalues" in text
+    spread = "40x0 + 18x1 + 18x2 + 18x3 + 18x4 + 18x5 + 18x6"
+    assert f"steerer: nearest {spread} (residual of the matrix 0.000)" in text
+    assert "wrote runs/mine/spectrum.png" in text
+    with PIL.Image.open("runs/mine/spectrum.png") as picture:
+        assert picture.width > 300
+    assert spectrum("runs/mine", "--out", "other.jpg") == 0
+    assert Path("other.jpg").exists()
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
@@ -291,7 +313,10 @@ def test_bad_input_is_one_line(tmp_path: Path, photographs: Path, capsys: pytest
         ((tmp_path / "nowhere",), "nowhere: there is no such run"),
         ((tmp_path,), "no config.json: it is not the folder of a run"),
         ((photographs,), "it is not the folder of a run"),
-        ((fixed,), "the steerer of this run is fixed"),
+        ((fixed,), "fixed has no model.safetensors: it is not a run, or has not ended yet"),
+        ((fixed, "--data", photographs), "--data is for the folder of a run that trained its steerer"),
+        ((fixed, "--gif", tmp_path / "x.gif"), "--gif is for the folder of a run that trained its steerer"),
+        ((run, fixed, "--out", tmp_path / "x.png"), "is fixed, so that its eigenvalues stay as they are; draw them by"),
         ((tmp_path / "nowhere.safetensors",), "nowhere.safetensors"),
         ((damaged,), "damaged.safetensors"),
         ((tmp_path / "notes.txt",), "notes.txt"),

@@ -44,12 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     # nothing that can be measured (never to spin at all costs half a second).
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     given = sys.argv[1:] if argv is None else argv
-    arguments = make_parser(given[0] if given else None).parse_args(given)
     try:
+        arguments = make_parser(given[0] if given else None).parse_args(given)
         code = int(arguments.run(arguments) or 0)
         sys.stdout.flush()  # a reader that has gone away shows now, not at exit
         return code
     except KeyboardInterrupt:
+        print("steerers: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, as in `steerers models | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

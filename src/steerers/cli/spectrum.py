@@ -42,27 +42,46 @@ def run(arguments: argparse.Namespace) -> int:
     for option in PATCH_OPTIONS:
         if getattr(arguments, option) is not None:
             raise ValueError(f"--{option.replace('_', '-')} goes with --patches")
-    files = [path for path in arguments.paths if path.is_file() or path.suffix == ".safetensors"]
-    if not files:
+    paths: list[Path] = arguments.paths
+    files = [path for path in paths if path.is_file() or path.suffix == ".safetensors"]
+    if not files and not _is_fixed(paths):
         return _show_runs(arguments)
-    if len(arguments.paths) > 1:
+    if len(paths) > 1:
         raise ValueError(f"{files[0]}: the file of a steerer is drawn by itself; several are runs, by their folders")
     for option in ("data", "gif"):
         if getattr(arguments, option) is not None:
-            raise ValueError(f"--{option} is for the folder of a run, not for the file of a steerer")
-    return _show_steerer(arguments)
+            raise ValueError(f"--{option} is for the folder of a run that trained its steerer; {paths[0]} is none")
+    return _show_steerer(paths[0], arguments) if files else _show_fixed(paths[0], arguments)
 
 
-def _show_steerer(arguments: argparse.Namespace) -> int:
+def _is_fixed(paths: Sequence[Path]) -> bool:
+    """Whether it is one run, whose steerer was not trained."""
+    from steerers.training.run_folder import read_config
+    from steerers.training.spectrum import has_fixed_steerer
+
+    return len(paths) == 1 and has_fixed_steerer(read_config(paths[0]))
+
+
+def _show_fixed(folder: Path, arguments: argparse.Namespace) -> int:
+    """The eigenvalues of a run's steerer, which training left where they were."""
+    from steerers.training.run_folder import model_of
+
+    path = model_of(folder)
+    options.say(f"{folder}: the steerer of this run is fixed, so that training does not move its eigenvalues")
+    return _show_steerer(path, arguments, folder)
+
+
+def _show_steerer(path: Path, arguments: argparse.Namespace, folder: Path | None = None) -> int:
+    """The eigenvalues of the steerer in a file, which is alone or in the folder of a run."""
     from steerers.training.spectrum import common_factor
 
-    path: Path = arguments.paths[0]
-    picture = arguments.out or path.with_suffix(".png")
+    picture = arguments.out or (path.with_suffix(".png") if folder is None else folder / "spectrum.png")
+    name = path.stem if folder is None else folder.resolve().name
     _check_outputs(picture, None, arguments)
     steerer = Steerer.load(path)
     values = steerer.eigenvalues()
     note = f"{steerer.group}, {steerer.dim} eigenvalues"
-    drawn = viz.Spectrum(values, steerer.group, path.stem, note, common_factor(values, steerer.group))
+    drawn = viz.Spectrum(values, steerer.group, name, note, common_factor(values, steerer.group))
     options.say(f"{path}: {note}")
     options.say(_place("eigenvalues", values, steerer.group))
     options.say(_nearest("steerer", steerer))
@@ -211,8 +230,9 @@ COMMAND = Command(
     help="draw the eigenvalues of a steerer, or how training moved them",
     description="Of a run with a learnable steerer: its eigenvalues at start and end as a picture, all between as "
     "an animation, the nearest representation, and how many dimensions small eigenvalues allow to leave out "
-    "(paper, Figure 4 and section 6.5). Of several runs: one picture. Of the file of a steerer: its eigenvalues. With "
-    "--patches: what excites its blocks, the irreps, and how their responses rotate (appendix A.1).",
+    "(paper, Figure 4 and section 6.5). Of several runs: one picture. Of the file of a steerer, and of a run whose "
+    "steerer is fixed: its eigenvalues. With --patches: what excites its blocks, the irreps, and how their responses "
+    "rotate (appendix A.1).",
     example="""\
   steerers spectrum runs/c4-perm
   steerers spectrum runs/c4-perm --data photographs/ --dims 256,128,64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
@@ -35,6 +36,8 @@ class DataConfig:
         colmap_fraction: of the steps, that draw from them.
         rotations: how views are rotated.
         max_photo_size: longest side to which photographs are shrunk when they are decoded.
+        max_broken: fraction of the photographs of folders and tars, but at least one, that may be broken: they are
+            left out with a warning. With 0 none may be.
         held_out: fraction of the photographs that validation uses; of MegaDepth it is the test scenes.
         mosaics: views of several photographs side by side, mixed in beside those of single ones, for larger changes of
             scale; source ``folder`` only.
@@ -46,12 +49,13 @@ class DataConfig:
     colmap_fraction: float = 0.0
     rotations: Rotations = "SO2"
     max_photo_size: int = 768
+    max_broken: float = 0.05
     held_out: float = 0.1
     views: Views = field(default_factory=Views)
     mosaics: MosaicOptions = field(default_factory=MosaicOptions)
 
     def __post_init__(self) -> None:
-        check_options(self, "be in [0, 1)", lambda value: 0 <= value < 1, "held_out", "colmap_fraction")
+        check_options(self, "be in [0, 1)", lambda value: 0 <= value < 1, "held_out", "colmap_fraction", "max_broken")
         check_options(self, "be at least 32 pixels", lambda value: value >= 32, "max_photo_size")
         if self.views.resize == "squash" and self.source == "folder":
             raise ValueError(
@@ -139,10 +143,14 @@ class OptimiserConfig:
     ema: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.learning_rate > 0 or any(not rate >= 0 for rate in self.learning_rates.values()):
-            raise ValueError(f"learning rates must be positive, got {self.learning_rate} and {self.learning_rates}")
+        # Beyond 1e30 and 1e6 the optimiser itself overflows, before there is a loss to be looked at.
+        check_options(self, "be positive and at most 1e30", lambda value: 0 < value <= 1e30, "learning_rate")
+        for name, rate in self.learning_rates.items():
+            if not 0 <= rate <= 1e30:
+                raise ValueError(f"learning_rates must be 0 to 1e30, got {rate} for {name!r}")
+        check_options(self, "be 0 to 1e6", lambda value: 0 <= value <= 1e6, "weight_decay")
         check_options(self, "be in [0, 1)", lambda value: 0 <= value < 1, "ema")
-        check_options(self, "not be negative", lambda value: value >= 0, "weight_decay", "warm_up", "clip")
+        check_options(self, "be finite and not negative", lambda value: 0 <= value < math.inf, "warm_up", "clip")
 
     def rate_of(self, name: str) -> float:
         """The learning rate of the parameter of that name."""
@@ -223,18 +231,23 @@ def load_config(path: Path, changes: Mapping[str, Any] | None = None) -> TrainCo
         ValueError: naming the file and the key that is unknown or has a wrong value.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a TOML file ({error})") from error
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # as some editors write it, with a mark in front
     except OSError as error:
         raise ValueError(f"{path}: the configuration cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not a TOML file ({_deep(error)})") from error
     values.setdefault("name", path.stem)
     try:
         for name, value in (changes or {}).items():
             _put(values, name, value)
         return parse_config(values)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {_deep(error)}") from error
+
+
+def _deep(error: Exception) -> str:
+    """The message of an error, or that of one of nested tables or lists without end."""
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def parse_change(text: str) -> tuple[str, Any]:
@@ -253,6 +266,8 @@ def parse_change(text: str) -> tuple[str, Any]:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return name, value
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: {_deep(error)}") from error
 
 
 def _put(values: dict[str, Any], name: str, value: Any) -> None:
@@ -300,7 +315,7 @@ def flatten(table: dict[str, Any], where: str = "") -> Iterator[tuple[str, Any]]
         if isinstance(value, dict):
             yield from flatten(value, f"{where}{key}.")
         else:
-            yield where + key, value
+            yield f"{where}{key}", value
 
 
 # Typed values, read without a library: training must run where there is but PyTorch, NumPy, Pillow and safetensors ----
@@ -336,8 +351,12 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
         return tuple(
             _convert(own, item, f"{name}[{n}]") for n, (own, item) in enumerate(zip(hints, value, strict=True))
         )
+    if type(value) is int:  # TOML's have 64 bits, Python's any number
+        _checked(-(2**63) <= value < 2**63, value, name, "a number of 64 bits")
     if hint is float and type(value) is int:
         return float(value)
+    if hint is float and type(value) is float:
+        return _checked(math.isfinite(value), value, name, "a finite number")
     return _checked(type(value) is hint, value, name, _PLAIN[hint])
 
 
@@ -346,5 +365,6 @@ _PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 def _checked(fits: bool, value: Any, name: str, what: str) -> Any:
     if not fits:
-        raise ValueError(f"{name} must be {what}, got {value!r}")
+        shown = repr(value)
+        raise ValueError(f"{name} must be {what}, got {shown if len(shown) <= 100 else f'{shown[:100]}...'}")
     return value

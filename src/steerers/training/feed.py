@@ -93,7 +93,7 @@ def build_sources(
 
 
 def _from_photographs(config: DataConfig, paths: Sequence[Path], device: torch.device, cache: Path | None) -> Sources:
-    store = PhotoStore.open(find_photos(paths), config.max_photo_size, cache)
+    store = PhotoStore.open(find_photos(paths), config.max_photo_size, cache, max_broken=config.max_broken)
     if device.type != "cpu":
         store = store.to(device)
     training, validation = Photographs.split(store, config.views, config.held_out)

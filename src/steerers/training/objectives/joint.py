@@ -61,7 +61,9 @@ class JointObjective(Objective):
                 if self.keypoints.reprojection > 0:
                     terms |= reprojection_terms(xy0, xy1, batch, (real0, real1), self.keypoints)
             pairs = self._describe(maps, xy0.detach(), xy1.detach(), (real0, real1), batch, True)
-            terms["nll"], probabilities = self.matcher.terms(pairs)
+            nll, probabilities = self.matcher.terms(pairs)
+            # Where a keypoint is NaN, so is the loss: its backward pass would crash, and the loop does not begin it.
+            terms["nll"] = nll._replace(total=nll.total + 0.0 * (xy0.detach().sum() + xy1.detach().sum()))
             if self.keypoints.reliability > 0:
                 found = (xy0.detach(), xy1.detach())
                 reward = _reward((logits0, logits1), found, pairs.matches, probabilities)
