@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import PIL.Image
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -45,6 +46,12 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.chdir(folder)
     monkeypatch.setenv("STEERERS_HOME", str(folder / "home"))
     return folder
+
+
+@pytest.fixture
+def strict_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every picture is above Pillow's own limit of pixels, as one of 200 megapixels is: ours alone shall count."""
+    monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 10)
 
 
 @pytest.fixture(scope="module")
