@@ -6,6 +6,8 @@ import contextlib
 import io
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -177,6 +179,21 @@ def assert_refused(arguments: Sequence[str | Path], message: str) -> None:
     assert (code, out) == (2, "")
     assert re.fullmatch(r"steerers( \w[\w-]*)*: [^\n]+\n", err), err
     assert message in err
+
+
+def run_on_full_disk(code: str, folder: Path, room: int) -> tuple[list[str], list[str]]:
+    """The lines that Python code prints, as output and as errors, in a process of its own, where no file can be longer
+    than ``room`` bytes."""
+    limit = f"""
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing fails then, as on a full disk
+resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))
+"""
+    done = subprocess.run([sys.executable, "-c", limit + code], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    return done.stdout.splitlines(), done.stderr.splitlines()
 
 
 def contents(folder: Path) -> list[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers import contents
-from steerers._files import atomic_write
+from helpers import contents, run_on_full_disk
+from steerers._files import atomic_write, writing
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
 
@@ -84,3 +84,63 @@ def test_atomic_write_of_a_long_name(tmp_path: Path) -> None:
     with atomic_write(target) as temporary:
         temporary.write_text("new")
     assert target.read_text() == "new"
+
+
+# Full disks -----------------------------------------------------------------------------------------------------------
+
+WRITERS = """
+from pathlib import Path
+import io, sys
+import numpy as np
+import PIL.Image
+from steerers._files import atomic_write
+
+noise = np.random.default_rng(0).integers(0, 255, (200, 200, 3), dtype=np.uint8)
+for name, write in {
+    "a.bin": lambda path: path.write_bytes(noise.tobytes()),
+    "a.npy": lambda path: np.save(path, noise),
+    "a.npz": lambda path: np.savez(path, noise),
+    "a.png": lambda path: PIL.Image.fromarray(noise).save(path),
+    "a.jpg": lambda path: PIL.Image.fromarray(noise).save(path, quality=100),
+}.items():
+    Path(name).write_bytes(b"old")
+    try:
+        with atomic_write(name) as temporary:
+            write(temporary)
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}")
+"""
+
+
+@POSIX
+def test_whoever_writes_a_full_disk_is_named(tmp_path: Path) -> None:
+    lines, _ = run_on_full_disk(WRITERS, tmp_path, 20_000)
+    names = ["a.bin", "a.npy", "a.npz", "a.png", "a.jpg"]
+    assert lines == [f"{name}: the disk is full (File too large)" for name in names]
+    assert contents(tmp_path) == sorted(names)
+    assert {(tmp_path / name).read_bytes() for name in names} == {b"old"}
+
+
+@POSIX
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_device_is_named() -> None:
+    with (
+        pytest.raises(OSError, match=r"the disk is full \(No space left on device\): '/dev/full'"),
+        atomic_write("/dev/full") as path,
+    ):
+        path.write_text("lost")
+
+
+def test_errors_that_know_their_file_stay() -> None:
+    for error in (FileNotFoundError(2, "No such file", "input.jpg"), ValueError("no image"), OSError("no errno")):
+        with pytest.raises(type(error)) as caught, writing("report.json"):
+            raise error
+        assert caught.value is error
+
+
+def test_errors_of_an_open_file_get_its_name() -> None:
+    with pytest.raises(OSError, match="the disk is full") as caught, writing("log.jsonl"):
+        raise OSError(28, "No space left on device")
+    assert (caught.value.errno, caught.value.filename) == (28, "log.jsonl")
+    with pytest.raises(PermissionError, match=r"Permission denied: 'log.jsonl'"), writing("log.jsonl"):
+        raise OSError(13, "Permission denied")

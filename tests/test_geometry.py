@@ -31,6 +31,7 @@ from steerers.geometry import (
     to_pixels,
     transform_points,
     warp_image,
+    window_at,
     wrap_degrees,
 )
 
@@ -335,6 +336,46 @@ def test_warp_image_strip_by_strip(at_once: int, monkeypatch: pytest.MonkeyPatch
     expected = warp_image(image, transform, (37, 45), fill=0.3)
     monkeypatch.setattr("steerers.geometry.MOST_AT_ONCE", at_once)
     assert torch.equal(warp_image(image, transform, (37, 45), fill=0.3), expected)
+
+
+@relaxed
+@given(
+    size=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+    at=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    radius=st.integers(0, 8),
+    k=st.integers(-4, 5),
+)
+def test_window_of_a_quarter_turn_pixel_by_pixel(
+    size: tuple[int, int], at: tuple[float, float], radius: int, k: int
+) -> None:
+    image, centre = randn(2, size[1], size[0]), (round(at[0] * (size[0] - 1)), round(at[1] * (size[1] - 1)))
+    window, transform = window_at(image, centre, radius, k * math.pi / 2, fill=7.0)
+    expected = torch.full((2, 2 * radius + 1, 2 * radius + 1), 7.0, dtype=torch.float64)
+    for y in range(2 * radius + 1):
+        for x in range(2 * radius + 1):
+            u, v = centre[0] - radius + x, centre[1] - radius + y
+            if 0 <= u < size[0] and 0 <= v < size[1]:
+                expected[:, y, x] = image[:, v, u]
+    assert torch.equal(window, torch.rot90(expected, k, dims=(1, 2)))
+    places = pixel_grid(size)
+    for u, v in transform_points(transform, places).flatten(0, 1).tolist():
+        assert max(abs(u - round(u)), abs(v - round(v))) < 1e-9
+    assert transform_points(transform, torch.tensor([centre], dtype=torch.float64)).tolist() == [[radius, radius]]
+
+
+@pytest.mark.parametrize("degrees", [10, 45, 137, -33])
+def test_window_shows_what_the_image_shows_around_a_pixel(degrees: float) -> None:
+    """A dot is where the map says, and no corner is empty as long as there is image."""
+    size, centre, dot = (80, 70), (42, 33), torch.tensor([46.0, 29.0], dtype=torch.float64)
+    window, transform = window_at(gaussian(size, dot), centre, 20, math.radians(degrees), fill=0.0)
+    assert window.shape == (1, 41, 41)
+    torch.testing.assert_close(centroid(window), transform_points(transform, dot[None])[0], rtol=0, atol=0.02)
+    expected = rotation(math.radians(degrees)) @ (dot - torch.tensor(centre, dtype=torch.float64)) + 20
+    torch.testing.assert_close(transform_points(transform, dot[None])[0], expected)
+    ones, _ = window_at(torch.ones(1, 70, 80), centre, 20, math.radians(degrees), fill=0.0)
+    assert float(ones.min()) == pytest.approx(1)
+    beyond, _ = window_at(torch.ones(1, 70, 80), (0, 0), 20, math.radians(degrees), fill=0.25)
+    assert float(beyond.min()) == pytest.approx(0.25)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -330,6 +330,18 @@ def test_tta_keeps_the_rotation_with_the_most_matches() -> None:
     assert (len(nothing), nothing.angle) == (0, None)
 
 
+@pytest.mark.parametrize("strategy", [None, "max-matches", "subset"])
+def test_angles_are_degrees(strategy: str | None) -> None:
+    matcher = steerers.load("upright-sift", strategy=strategy, angles=[0, -90], num_keypoints=300)
+    assert matcher.strategy.rotations == pytest.approx((0.0, 1.5 * math.pi))  # type: ignore[attr-defined]
+    m = matcher(ASTRONAUT, rotated(ASTRONAUT, 3))
+    assert m.angle == pytest.approx(-90)
+    assert len(m) > 200
+    found = matcher(ASTRONAUT, rotated(ASTRONAUT, 1))  # which was not tried
+    assert found.angle in (None, 0, -90)
+    assert len(found) < len(m) / 2
+
+
 @pytest.mark.parametrize("order", [None, 1, 2.5, "8"])
 def test_orders_that_tta_does_not_have(order: object) -> None:
     with pytest.raises(ValueError, match="order must be a whole number of at least 2 for tta, got"):
@@ -345,6 +357,15 @@ def test_orders_that_tta_does_not_have(order: object) -> None:
         ({"device": "cuda:99"}, "not available"),
         ({"device": "xla"}, "unknown device 'xla'"),
         ({"name": "upright-sift", "order": 8}, "order 8 needs rotations that a C4 steerer does not have"),
+        ({"angles": [0, 90], "order": 8}, "give order or angles, not both"),
+        ({"angles": []}, "angles holds none"),
+        ({"angles": [0, 360]}, "angles holds 0 degrees twice"),
+        ({"angles": [math.nan]}, "angles must be finite"),
+        ({"angles": "0,90"}, "angles must be numbers, in degrees, got '0,90'"),
+        ({"angles": 90}, "angles must be numbers, in degrees, got 90"),
+        ({"name": "upright-sift", "angles": [45]}, "C4 rotates by multiples of 90 degrees only, got 45 degrees"),
+        ({"strategy": "tta", "angles": [0, 90]}, "tta rotates the image .* give order instead of angles"),
+        ({"strategy": "dual-softmax", "angles": [0, 90]}, "'dual-softmax' has no option 'angles'"),
         ({"num_keypoints": 0}, "num_keypoints must be a whole number of at least 1, got 0"),
         ({"threshold": 1.5}, r"threshold must be in \[0, 1\), got 1.5"),
         ({"inverse_temperature": -1.0}, "inverse_temperature must be positive"),

@@ -75,7 +75,7 @@ def test_prefix_of_some_names_stays(tmp_path: Path) -> None:
     [
         (torch.eye(2), "a tensor of shape"),
         ([torch.eye(2)], "type list"),
-        ({}, "a dict"),
+        ({}, "an empty dict"),
         ({"weight": torch.eye(2), "epoch": 3}, "'epoch' is an object of type int"),
         ({0: torch.eye(2)}, "entry 0"),
         ({"state_dict": {"w": torch.eye(2)}}, "'state_dict' is a dict with the entries 'w'"),
@@ -90,23 +90,23 @@ def test_load_state_of_something_else(content: object, found: str, tmp_path: Pat
     assert str(path) in str(caught.value)
 
 
-def test_load_tensor(tmp_path: Path) -> None:
+def test_load_matrix(tmp_path: Path) -> None:
     steerer = torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
     torch.save(steerer, tmp_path / "bare.pth")
     torch.save({"model": a_state(), "steerer": {"generator": steerer}}, tmp_path / "latest.pth")
     torch.save(torch.nn.Parameter(steerer), tmp_path / "parameter.pth")
     save_file({"generator": steerer}, tmp_path / "one.safetensors")
     for name in ("bare.pth", "latest.pth", "parameter.pth", "one.safetensors"):
-        loaded = _weights.load_tensor(tmp_path / name)
+        loaded = _weights.load_matrix(tmp_path / name)
         assert torch.equal(loaded, steerer)
         assert not loaded.requires_grad
 
 
 @pytest.mark.parametrize("content", [a_state(), [1, 2], {"a": 1}])
-def test_load_tensor_of_something_else(content: object, tmp_path: Path) -> None:
+def test_load_matrix_of_something_else(content: object, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "w.pth")
-    with pytest.raises(WeightsError, match="expected a single tensor"):
-        _weights.load_tensor(tmp_path / "w.pth")
+    with pytest.raises(WeightsError, match="not a steerer"):
+        _weights.load_matrix(tmp_path / "w.pth")
 
 
 class Touch:
@@ -125,7 +125,7 @@ def torch_bytes(content: object, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("reader", [_weights.load_state, _weights.load_tensor])
+@pytest.mark.parametrize("reader", [_weights.load_state, _weights.load_matrix])
 @pytest.mark.parametrize("kind", ["zip", "legacy", "pickle 2", "pickle 5"])
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_code_is_refused_and_not_run(kind: str, reader: Any, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_truncated_torch_file(kept: float, zipped: bool, tmp_path: Path) -> None
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("reader", [_weights.load_state, _weights.load_tensor, _weights.load])
+@pytest.mark.parametrize("reader", [_weights.load_state, _weights.load_matrix, _weights.load])
 @pytest.mark.parametrize("name", ["missing.pth", "missing.safetensors", "folder.pth", "folder.safetensors", "w.txt"])
 def test_file_that_cannot_be_opened(name: str, reader: Any, tmp_path: Path) -> None:
     path = tmp_path / name
@@ -303,13 +303,15 @@ def test_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "w.safetensors"
     _weights.save(path, a_state(), METADATA)
 
-    def half(tensors: object, target: Path, metadata: object) -> None:
-        target.write_bytes(b"half")
+    def half(target: Path, data: bytes) -> None:
+        with target.open("wb") as file:
+            file.write(data[: len(data) // 2])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(_weights, "save_file", half)
-    with pytest.raises(OSError, match="No space"):
-        _weights.save(path, {"w": torch.ones(1)}, {})
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", half)
+        with pytest.raises(OSError, match=r"the disk is full .*w\.safetensors"):
+            _weights.save(path, {"w": torch.ones(1)}, {})
     assert_same(_weights.load(path)[0], a_state())
     assert contents(tmp_path) == ["w.safetensors"]
 

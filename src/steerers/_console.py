@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TextIO, TypeVar
@@ -22,6 +24,7 @@ BAD_INPUT, INTERRUPTED = 2, 130
 """Exit codes."""
 STANDARD = Path("-")
 """Standard output, or input, where a file is named."""
+EVERY, SOON = 60.0, 2.0  # seconds: between the plain lines of long work, and what is too short for them
 T = TypeVar("T")
 _LOGGER = logging.getLogger("steerers")
 OUTPUT = logging.getLogger("steerers.output")
@@ -144,9 +147,14 @@ class _Lines(logging.Handler):
             print(text.encode("ascii", "backslashreplace").decode(), file=self.stream)
 
 
+def tell(text: str, level: int = logging.INFO) -> None:
+    """Log a line; of the processes that ``torchrun`` started, the first alone speaks."""
+    if _speaks():
+        _LOGGER.log(level, text)
+
+
 class Bar:
-    """A progress bar of tqdm on standard error, if that is a terminal, which appears after two seconds; without tqdm,
-    or where it shall be quiet, there is none.
+    """A progress bar on standard error, if that is a terminal, for work that takes over two seconds.
 
     Args:
         what: is being done.
@@ -154,12 +162,7 @@ class Bar:
     """
 
     def __init__(self, what: str, **look: Any) -> None:
-        self._bar: Any = None
-        with suppress(ImportError):
-            from tqdm import tqdm
-
-            hidden = None if _LOGGER.isEnabledFor(logging.WARNING) else True  # None: unless it is a terminal
-            self._bar = tqdm(desc=what, delay=2, leave=False, file=sys.stderr, disable=hidden, **look)
+        self._bar = _bar(what, delay=SOON, **look)
 
     def __enter__(self) -> Self:
         return self
@@ -183,3 +186,77 @@ def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterato
         for item in items:
             yield item
             bar.update()
+
+
+class Progress:
+    """How far long work is, from its first moment on.
+
+    On a terminal it is tqdm's bar. A log gets notes instead, as does a terminal where tqdm is missing: what is
+    begun, and then how it goes, after the first item and once a minute; of what is done soon, the first alone.
+
+    Attributes:
+        note: what else is to be said, such as the loss.
+
+    Args:
+        what: is done, for the start of the bar or the first line.
+        total: how many items there are, of which some are ``done``.
+        unit: what an item is called.
+    """
+
+    def __init__(self, what: str, total: int, unit: str, *, done: int = 0) -> None:
+        self.total, self.unit, self.done, self._begun, self.note = total, unit, done, done, ""
+        self._bar = _bar(what, total=total, initial=done, unit=unit)
+        self._told, self._since = time.monotonic(), done  # of the last line
+        if self._bar is None and total > done:
+            tell(what)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def advance(self) -> None:
+        """One item more is done."""
+        self.done += 1
+        if self._bar is not None:
+            self._bar.set_postfix_str(self.note, refresh=False)
+            self._bar.update()
+            return
+        now = time.monotonic()
+        each = (now - self._told) / (self.done - self._since)  # since the last line
+        left = each * (self.total - self.done)
+        if now >= self._told + EVERY or (self.done == self._begun + 1 and left > SOON):
+            pace = f"{duration(each)} a {self.unit}, about {duration(left)} left"
+            tell(", ".join(filter(None, [f"{self.unit} {self.done:,} of {self.total:,}", pace, self.note])))
+            self._told, self._since = now, self.done
+
+
+def duration(seconds: float) -> str:
+    """A time for people: ``35 ms``, ``3.2 s``, ``40 min``, ``8 h``, ``3 days``.
+
+    Example:
+        >>> duration(0.0351), duration(3.21), duration(2400), duration(8.3 * 3600), duration(3e5)
+        ('35 ms', '3.2 s', '40 min', '8 h', '3 days')
+    """
+    for size, unit, most in ((1e-3, "ms", 1), (1, "s", 120), (60, "min", 7200), (3600, "h", 172_800)):
+        if seconds < most:
+            number = seconds / size
+            return f"{number:.1f} {unit}" if unit == "s" and number < 9.95 else f"{number:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
+def _bar(what: str, **look: Any) -> Any:
+    """tqdm's bar; ``None`` without it or a terminal, where it shall be quiet, and in every process but the first."""
+    if not sys.stderr.isatty() or not _LOGGER.isEnabledFor(logging.WARNING) or not _speaks():
+        return None
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return None
+    return tqdm(desc=what, leave=False, file=sys.stderr, **look)
+
+
+def _speaks() -> bool:
+    return os.environ.get("RANK", "0") == "0"

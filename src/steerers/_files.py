@@ -10,9 +10,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 StrPath = str | os.PathLike[str]
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the last is a limit of the process, or of the file system
 _UMASK_LOCK = threading.Lock()
 
 
@@ -24,13 +26,18 @@ def atomic_write(path: StrPath) -> Iterator[Path]:
     it). What is written there replaces ``path`` when the block ends; if the block raises, it is removed and ``path``
     stays as it was. A link is followed. Devices and pipes cannot be replaced and are yielded as they are.
 
+    Raises:
+        OSError: naming ``path``, if it cannot be written; of a full disk it says so, in whatever words the library that
+            wrote it did.
+
     Example:
         >>> with atomic_write("report.json") as temporary:  # doctest: +SKIP
         ...     temporary.write_text("{}")
     """
     asked = Path(path)
     if asked.exists() and not asked.is_file():
-        yield asked
+        with writing(asked):
+            yield asked
         return
     target = asked.resolve()
     if not target.parent.is_dir():
@@ -43,14 +50,47 @@ def atomic_write(path: StrPath) -> Iterator[Path]:
         elif temporary.exists():
             temporary.chmod(0o666 & ~_umask())  # some libraries write for the owner alone
         os.replace(temporary, target)
+    except Exception as error:
+        _raise_named(error, asked, temporary)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: StrPath) -> Iterator[None]:
+    """Errors of the system in the block, which know nothing of the file if it is open already, name ``path``."""
+    try:
+        yield
+    except OSError as error:
+        _raise_named(error, path)
 
 
 def write_text(path: Path, content: str) -> None:
     """Write a text file whole or not at all."""
     with atomic_write(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
+
+
+def _raise_named(error: Exception, path: StrPath, temporary: Path | None = None) -> NoReturn:
+    """Raise an error in writing ``path``, for now under a ``temporary`` name, as one that gives the path."""
+    code, reason, shown = None, "", os.fspath(path)
+    if not isinstance(error, OSError) or error.errno is None:
+        code = None if temporary is None else _why_no_more(temporary)
+    elif error.filename is None or str(error.filename) in (shown, str(temporary)):
+        code, reason = error.errno, error.strerror or str(error)
+    if code is None:
+        raise error  # it is about something else
+    raise OSError(code, f"the disk is full ({os.strerror(code)})" if code in _FULL else reason, shown) from error
+
+
+def _why_no_more(path: Path) -> int | None:
+    """The error of the system if nothing more can be written to a file; libraries say it in words of their own."""
+    try:
+        with path.open("ab") as file:
+            file.write(bytes(1 << 16))
+    except OSError as error:
+        return error.errno if error.errno in _FULL else None
+    return None
 
 
 def _umask() -> int:

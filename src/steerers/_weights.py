@@ -1,7 +1,7 @@
 """Weights read without running code, and written whole or not at all.
 
 Two kinds of files pass through here. Files of others (``.pth``, ``.safetensors``), which
-:mod:`steerers.models.downloads` finds or fetches, are read by :func:`load_state` or :func:`load_tensor`. Files of this
+:mod:`steerers.models.downloads` finds or fetches, are read by :func:`load_state` or :func:`load_matrix`. Files of this
 package are safetensors with metadata, written by :func:`save` and read by :func:`load`, which refuses altered ones.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from steerers._files import StrPath, atomic_write
@@ -28,6 +28,7 @@ from steerers._version import __version__
 FORMAT_VERSION = 1
 _RESERVED = ("format_version", "sha256", "metadata_sha256")
 _TORCH_SUFFIXES = (".pth", ".pt", ".ckpt")
+_PICTURES = ("JPEG", "PNG", "TIFF", "WEBP", "BMP", "GIF")
 _WRAPPER_PREFIXES = ("module.", "_orig_mod.")
 
 
@@ -86,22 +87,52 @@ def load_into(
     network.load_state_dict(state, strict=not optional)
 
 
-def load_tensor(path: StrPath) -> Tensor:
-    """The single tensor in a file, on the CPU, as the published steerers are stored.
+def load_matrix(path: StrPath) -> Tensor:
+    """The (D, D) matrix in a file of others, as steerers are published, on the CPU.
 
-    A file with one named tensor will do as well, and so will a training checkpoint whose ``"steerer"`` part is one.
+    The file holds it alone, or a state dict in which it is the only matrix or the only one under the name of a steerer
+    or generator, or a training checkpoint whose ``"steerer"`` part is one of these. A 1 x 1 convolution is one too.
 
     Raises:
-        WeightsError: The file is missing, damaged, of another kind, or does not hold exactly one tensor.
+        WeightsError: The file is missing, damaged or of another kind; or holds no such matrix, or several.
     """
-    content = read(path)
-    if isinstance(content, dict) and isinstance(content.get("steerer"), dict):
-        content = content["steerer"]
-    if isinstance(content, dict) and len(content) == 1:
-        content = next(iter(content.values()))
-    if not isinstance(content, Tensor):
-        raise WeightsError(f"{path}: expected a single tensor, found {_describe(content)}")
-    return content.detach()
+    content = read(path, any_ending=True)
+    part = content["steerer"] if isinstance(content, dict) and "steerer" in content else content
+    tensors = part if isinstance(part, dict) else {"": part}
+    matrices = {name: value for name, value in tensors.items() if isinstance(value, Tensor) and value.ndim > 1}
+    if len(matrices) > 1:
+        matrices = {name: value for name, value in matrices.items() if re.search("steerer|generator", str(name))}
+    if len(matrices) != 1:
+        raise WeightsError(f"{path}: not a steerer: {_describe_instead(content)}")
+    ((name, matrix),) = matrices.items()
+    bias = tensors.get(str(name).removesuffix("weight") + "bias")
+    if isinstance(bias, Tensor) and bool(bias.any()):
+        raise WeightsError(f"{path}: not a steerer: {name!r} comes with a bias, and a steerer is linear")
+    if matrix.shape[2:] == (1, 1):
+        matrix = matrix[:, :, 0, 0]
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise WeightsError(f"{path}: not a steerer: {_describe(matrix)}, not a square matrix")
+    return matrix.detach().float() if matrix.dtype.itemsize == 2 else matrix.detach()
+
+
+def load_steerer(path: StrPath) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a steerer's file; of a file of others its matrix, as generator, and no metadata.
+
+    Raises:
+        WeightsError: as :func:`load` and :func:`load_matrix` do.
+    """
+    if Path(path).suffix.lower() == ".safetensors" and _is_own(path):
+        return load(path)
+    return {"steerer.generator": load_matrix(path)}, {}
+
+
+def _is_own(path: StrPath) -> bool:
+    """Whether :func:`save` wrote a safetensors file; what cannot be read is for :func:`load` to refuse."""
+    try:
+        with safe_open(path, framework="pt") as content:
+            return bool(set(_RESERVED) & (content.metadata() or {}).keys())
+    except (SafetensorError, OSError):
+        return True
 
 
 def save(path: StrPath, state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -119,7 +150,7 @@ def save(path: StrPath, state: Mapping[str, Tensor], metadata: Mapping[str, str]
     own = {key: text for key, text in metadata.items() if key not in _RESERVED}
     stamps = (str(FORMAT_VERSION), _hash_tensors(tensors), _hash_metadata(own))
     with atomic_write(path) as temporary:
-        save_file(tensors, temporary, metadata=own | dict(zip(_RESERVED, stamps, strict=True)))
+        temporary.write_bytes(to_bytes(tensors, own | dict(zip(_RESERVED, stamps, strict=True))))
 
 
 def load(path: StrPath) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -188,7 +219,18 @@ def _read_torch(path: StrPath) -> Any:
         try:
             return torch.load(stream, map_location="cpu", weights_only=True)
         except Exception as error:  # damaged bytes make torch raise nearly anything
-            raise WeightsError(f"{path}: {_why_refused(error)}") from error
+            raise WeightsError(f"{path}: {_image_instead(path) or _why_refused(error)}") from error
+
+
+def _image_instead(path: StrPath) -> str | None:
+    """The reason where an image was taken for weights."""
+    from PIL import Image
+
+    try:
+        with Image.open(path, formats=_PICTURES) as image:
+            return f"an image ({image.format}), not a file of tensors"
+    except Exception:  # damaged bytes make Pillow raise nearly anything
+        return None
 
 
 def _why_refused(error: Exception) -> str:
@@ -198,7 +240,7 @@ def _why_refused(error: Exception) -> str:
         return f"refused, it asks for the Python object {forbidden[1]}; only tensors are read, code is never run"
     if isinstance(error, UnpicklingError):
         return "refused, not a file of tensors (damaged, or of another kind); code in it is never run"
-    return f"empty, cut short, or not a PyTorch file ({str(error).split('. ')[0] or type(error).__name__})"
+    return "empty, cut short, or not a PyTorch file"
 
 
 def _read_safetensors(path: StrPath) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -222,6 +264,18 @@ def _strip_wrappers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _describe(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, dict) and not value:
+        return "an empty dict"
     if isinstance(value, dict):
         return f"a dict with the entries {', '.join(map(repr, list(value)[:5]))}{', ...' if len(value) > 5 else ''}"
     return f"an object of type {type(value).__name__}"
+
+
+def _describe_instead(content: object) -> str:
+    """What else than a steerer a file holds."""
+    if not isinstance(content, dict) or "model" in content or not content:
+        return _describe(content)
+    tensors = [name for name, value in content.items() if isinstance(value, Tensor)]
+    if len(tensors) < len(content):
+        return _describe(content)
+    return f"a state dict of {len(tensors)} tensors, such as {tensors[0]}: the weights of a network"

@@ -177,6 +177,31 @@ def warp_image(image: Tensor, transform: Tensor, new_size: Size, fill: float = 0
     return warped + fill
 
 
+def window_at(
+    image: Tensor, centre: tuple[int, int], radius: int, angle: float = 0.0, fill: float = 0.5
+) -> tuple[Tensor, Tensor]:
+    """What a (C, H, W) image shows around one of its pixels once it has rotated about it by ``angle`` radians.
+
+    The rotation is counter-clockwise. Unlike :func:`rotate_image`, which leaves corners empty, this shows what lies
+    there as long as it is in the image; the rest is ``fill``. Quarter turns move pixels exactly, other angles sample
+    bilinearly.
+
+    Returns:
+        The (C, S, S) window with sides of ``2 radius + 1`` and the pixel in its middle, and the (3, 3) map from pixels
+        of the image to those of the window.
+    """
+    x, y = centre
+    transform = torch.eye(3, dtype=torch.float64)
+    transform[:2, :2] = rotation(angle)
+    transform[:2, 2] = radius - transform[:2, :2] @ torch.tensor([x, y], dtype=torch.float64)
+    k, side = quarter_turns(angle), 2 * radius + 1
+    if k is None:
+        return warp_image(image, transform, (side, side), fill), transform
+    height, width = image.shape[-2:]
+    beyond = (radius - x, radius + x + 1 - width, radius - y, radius + y + 1 - height)  # negative: cut off
+    return torch.rot90(F.pad(image, beyond, value=fill), k, dims=(-2, -1)), transform
+
+
 def _sources(back: Tensor, size: Size, new_size: Size, image: Tensor) -> Tensor:
     """(H', W', 2) where the pixels of a canvas come from in an image of ``size``, as ``grid_sample`` takes it.
 

@@ -17,17 +17,27 @@ from torch import Tensor
 from steerers._choices import DEFAULT_MODEL, MAX_SIZE, NUM_KEYPOINTS, TTA, Exif, Resize
 from steerers._devices import parse_device
 from steerers._files import StrPath
+from steerers._parallel import alone, idle_cores, spread
 from steerers.features import Features, Matches
 from steerers.geometry import rotate_image, rotate_squashed, rotation_of, transform_points, wrap_degrees
 from steerers.images.load import Image, ImageSource, check_resize, load_image
 from steerers.images.read_ahead import put_together, read_images
 from steerers.matching.assignment import Assignment, number_of_most_matches
-from steerers.matching.strategies import STRATEGIES, DualSoftmax, SoftmaxStrategy, Strategy, check_name, make_strategy
+from steerers.matching.strategies import (
+    STRATEGIES,
+    DualSoftmax,
+    PrototypeProcrustes,
+    SoftmaxStrategy,
+    Strategy,
+    check_name,
+    make_strategy,
+)
 from steerers.models import zoo
 from steerers.models.sampling import KeypointSampling
 from steerers.models.tiles import check_tile, tiled
 from steerers.models.zoo import Model
 from steerers.steering.representations import Group, Order
+from steerers.steering.steerer import Steerer
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +97,7 @@ class Pipeline:
         """
         first, second = self.load_image(image0, mask0), self.load_image(image1, mask1)
         if self.tta is None:
-            return self.match(self.extract(first), self.extract(second))
+            return self.match(*self._extract_each([first, second]))
         rotated = [self.extract_rotated(first, angle) for angle in self.rotations]
         return self.match_rotated(rotated, self.extract(second))
 
@@ -146,13 +156,16 @@ class Pipeline:
         if not isinstance(image, (list, tuple)):
             if batch is not None:
                 raise ValueError(f"batch goes with a list of images; got {batch!r} with a single one")
-            return self._features([self.load_image(image, mask)])[0]  # type: ignore[arg-type]
+            return self._extract_each([self.load_image(image, mask)])[0]  # type: ignore[arg-type]
         size = self.batch_size(batch)
+        each = size == 1 and self.device.type == "cpu"  # by itself, whatever its kind, and one for every thread
+        if each:
+            size = torch.get_num_threads()
         read = read_images(self.load_image, image, mask, waiting=2 * size, pinned=self.device.type == "cuda")
         found: dict[int, Features] = {}
-        for alike in put_together(read, _kind, size=size, waiting=4 * size):
+        for alike in put_together(read, _any_kind if each else _kind, size=size, waiting=4 * size):
             indices, images = zip(*alike, strict=True)
-            found |= zip(indices, self._features(images), strict=True)
+            found |= zip(indices, self._extract_each(images) if each else self._features(images), strict=True)
         return [found[index] for index in range(len(image))]
 
     def batch_size(self, batch: int | None = None) -> int:
@@ -204,6 +217,18 @@ class Pipeline:
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
+    def _extract_each(self, images: Sequence[Image]) -> list[Features]:
+        """The features of images, each by itself: on a CPU one a core, or a single one on all cores if they are idle.
+
+        An operator of PyTorch waits for its threads, each of which may have to wait for other processes.
+        """
+        one_by_one = len(images) == 1 or not getattr(self.model.extractor, "parallel", False)
+        if self.device.type != "cpu" or (one_by_one and idle_cores() >= torch.get_num_threads()):
+            return [self._features([image])[0] for image in images]
+        if one_by_one:
+            return alone(lambda: [self._features([image])[0] for image in images])
+        return spread(lambda image: self._features([image])[0], images)
+
     @torch.no_grad()
     def _features(self, images: Sequence[Image], back: Tensor | None = None) -> list[Features]:
         """The features of images of one kind; ``back`` is the map from pixels of their tensors to what they were."""
@@ -248,13 +273,14 @@ class Pipeline:
 
 
 def load(
-    name: str = DEFAULT_MODEL,
+    name: StrPath = DEFAULT_MODEL,
     *,
-    detector: str | None = None,
-    steerer: StrPath | None = None,
+    detector: StrPath | None = None,
+    steerer: StrPath | Steerer | None = None,
     weights: StrPath | Sequence[StrPath] = (),
     strategy: str | None = None,
     order: Order = "default",
+    angles: Sequence[float] | None = None,
     num_keypoints: int = NUM_KEYPOINTS,
     max_size: int | Literal["default"] | None = "default",
     exif: Exif = "ignore",
@@ -269,15 +295,18 @@ def load(
     """A matcher by the name of its model.
 
     Args:
-        name: see ``steerers models``; the default is embedded and works offline.
+        name: see ``steerers models``; the default is embedded and works offline. Or what you trained: the folder of a
+            run of ``steerers train``, or the ``model.safetensors`` in it.
         detector: whose keypoints are described, if not the model's own: a detector of ``steerers models``
-            (``"dedode-l-v2"``), or another model (``"superpoint"``).
-        steerer: a file that ``steerers fit`` wrote for this model, instead of the model's own.
+            (``"dedode-l-v2"``), another model (``"superpoint"``), or the folder of a run.
+        steerer: a steerer, or the file of one, instead of the model's own: what ``steerers fit`` or ``train`` wrote for
+            this model, or a published matrix (see :meth:`steerers.Steerer.load`).
         weights: files of weights that lie elsewhere than in the cache, told apart by their names; where the model needs
             one file, any name will do. What is in neither place is downloaded.
         strategy: how to match, see :data:`steerers.matching.strategies.NAMES`; by default what suits the model.
         order: how many rotations a strategy tries; by default what suits the model (16 for ``compact``), and with a
             strategy or steerer of your choice what the steerer has (8 for SO(2)).
+        angles: the rotations that it tries instead, in degrees, such as ``[0, 90, 180]``.
         num_keypoints: most keypoints an image.
         max_size: images are shrunk so that no side is longer, by default than 1024 pixels; ``None``, and with ``tile``
             the default, keeps their size.
@@ -307,13 +336,17 @@ def load(
     if tile is not None:
         model = replace(model, extractor=tiled(model.extractor, tile))
     chosen = strategy or model.strategy
-    if strategy is None and order == "default":
+    if strategy is None and order == "default" and angles is None:
         order = model.order
+    if angles is not None:
+        options["angles"] = _radians(chosen, angles)
     tta = None
     if chosen == TTA:
         tta, chosen, order = count_augmentations(order), DualSoftmax.name, "default"
     if issubclass(STRATEGIES[chosen], SoftmaxStrategy):
         options = {"inverse_temperature": model.inverse_temperature, "threshold": model.threshold, **options}
+    if chosen == PrototypeProcrustes.name and model.prototype is not None:
+        options.setdefault("prototype", model.prototype)
     made = make_strategy(chosen, model.steerer, order=order, **options)
     logger.debug(
         "model %s on %s in %s, %d threads; strategy %s, order %s, %s",
@@ -326,6 +359,16 @@ def load(
         ", ".join(f"{option} {value}" for option, value in options.items()) or "no options",
     )
     return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta, resize)
+
+
+def _radians(strategy: str, degrees: Sequence[float]) -> list[float]:
+    """What is refused of angles in radians is said by the strategy, in degrees too."""
+    if strategy == TTA:
+        raise ValueError("tta rotates the image by the rotations of an order: give order instead of angles")
+    try:
+        return [math.radians(angle) for angle in degrees]
+    except TypeError:
+        raise ValueError(f"angles must be numbers, in degrees, got {degrees!r}") from None
 
 
 def count_augmentations(order: Order) -> int:
@@ -363,3 +406,8 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 def _kind(image: Image) -> tuple[torch.Size, bool]:
     """What must be equal for images to go through a network together."""
     return image.tensor.shape, image.mask is None
+
+
+def _any_kind(image: Image) -> bool:
+    """For images that do not."""
+    return True

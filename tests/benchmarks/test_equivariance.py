@@ -93,7 +93,7 @@ def test_an_exactly_equivariant_descriptor_scores_1_at_all_angles(photos: list[P
     assert unsteered["curves"]["cosine"][0] == pytest.approx(1)
     assert unsteered["quarter"]["cosine"] < 0.9
     assert unsteered["quarter"]["nearest"] < 0.5
-    np.testing.assert_allclose(kept["curves"]["max_change"], 0, atol=1e-5)  # Theorem 4.1
+    np.testing.assert_allclose(kept["curves"]["max_change"], 0, atol=1e-5)  # Theorem 5.1
     np.testing.assert_allclose(kept["curves"]["correlation"], 1, atol=1e-5)
     assert (steered["num_photos"], steered["num_skipped"], steered["num_keypoints"]) == (3, 0, 30)
     assert kept["num_pairs"] == 2
@@ -205,7 +205,7 @@ def test_the_report(photos: list[Path], tmp_path: Path) -> None:
     assert first["photos_sha256"] == second["photos_sha256"] == hash_files(photos)
     text = report.to_markdown()
     assert "| fake | SO2, fixed | steered | 10 | 0 | 1.000 | 100.0 | 1.000 | 1.000 | 100.0 | 1.000 |" in text
-    assert "Theorem 4.1" in text
+    assert "Theorem 5.1" in text
     pytest.importorskip("matplotlib")
     report.write(tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -334,7 +334,7 @@ def test_lengths_do_not_matter() -> None:
 
 @given(seed=st.integers(0, 1000))
 def test_an_orthogonal_map_keeps_the_cosines(seed: int) -> None:
-    """The other half of Theorem 4.1."""
+    """The other half of Theorem 5.1."""
     first, second, rotation = randn(7, 6, seed=seed), randn(5, 6, seed=seed + 1), random_orthogonal(6, seed)
     kept = compare_cosines((first, second), (first @ rotation.mT, second @ rotation.mT))
     assert kept.max_change < 1e-12

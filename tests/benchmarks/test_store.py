@@ -15,7 +15,7 @@ from torch import Tensor
 from benchmarks.dots import IMAGES, Stub, assert_same, dots, draw, draw_collection, make_run, predict_all
 from steerers.benchmarks.predict import Pair, ViewSettings
 from steerers.benchmarks.runs import Run
-from steerers.benchmarks.store import predict_or_load
+from steerers.benchmarks.store import is_kept, predict_or_load
 from steerers.features import Keypoints
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -62,6 +62,18 @@ def test_canvases_are_told_apart_where_an_image_is_rotated(pairs: list[Pair], tm
         for canvas in ("grow", "keep"):
             predict_or_load([make_run()], rotated, ViewSettings(canvas=canvas), cache=tmp_path)  # type: ignore[arg-type]
         assert len(list(tmp_path.iterdir())) == folders
+
+
+def test_what_is_kept_is_known(pairs: list[Pair], tmp_path: Path) -> None:
+    run, views = make_run(), ViewSettings()
+    assert not is_kept(run, pairs[:2], views, cache=tmp_path)
+    predict_or_load([run], pairs[:2], views, cache=tmp_path)
+    assert is_kept(run, pairs[:2], views, cache=tmp_path)
+    assert not is_kept(run, pairs[:1], views, cache=tmp_path)
+    assert not is_kept(run, pairs[:2], ViewSettings(max_size=100), cache=tmp_path)
+    assert not is_kept(run, pairs[:2], views, cache=None)
+    next(tmp_path.glob("*/00001.npz")).unlink()
+    assert not is_kept(run, pairs[:2], views, cache=tmp_path)
 
 
 def test_an_image_changed_in_place_is_matched_anew(pairs: list[Pair], tmp_path: Path) -> None:

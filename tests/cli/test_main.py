@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import logging
 import os
@@ -11,7 +10,6 @@ import re
 import shlex
 import subprocess
 import sys
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +17,7 @@ import pytest
 
 import steerers
 from helpers import EXAMPLES, Ran, run_command
-from steerers._console import progress, shown
 from steerers.cli import Parser, main, make_parser
-from steerers.cli.options import say
 
 
 def commands(parser: argparse.ArgumentParser, *above: str) -> list[list[str]]:
@@ -160,7 +156,7 @@ def test_errors_in_one_line(
 
 def test_an_interruption_is_no_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(monkeypatch, KeyboardInterrupt())
-    assert run(capsys, "match", "a.jpg", "b.jpg") == (130, "", "")
+    assert run(capsys, "match", "a.jpg", "b.jpg") == (130, "", "steerers: interrupted\n")
 
 
 def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,41 +228,6 @@ def test_quiet_and_verbose_exclude_each_other(capsys: pytest.CaptureFixture[str]
     code, _, err = run(capsys, "models", "--quiet", "--verbose")
     assert code == 2
     assert "--verbose: not allowed with argument -q/--quiet" in err
-
-
-def test_a_line_is_shown_in_whatever_encoding() -> None:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
-    with shown(logging.INFO, stream):
-        say("wrote Bökman.png")
-    assert raw.getvalue() == b"wrote B\\xf6kman.png\n"
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is one."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    ("stream", "level", "drawn"),
-    [
-        (Terminal(), logging.INFO, True),
-        (io.StringIO(), logging.INFO, False),
-        (Terminal(), logging.ERROR, False),
-        (io.StringIO(), logging.ERROR, False),
-    ],
-    ids=["terminal", "file", "quiet", "quiet file"],
-)
-def test_progress_bars_are_for_terminals(
-    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, level: int, drawn: bool
-) -> None:
-    monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setattr("tqdm.std.time", count(0.0, 3.0).__next__)  # at every look three seconds later
-    with shown(level, io.StringIO()):
-        assert list(progress("abc", "counting")) == list("abc")
-    assert ("counting" in stream.getvalue()) == drawn
 
 
 # In a process of its own ----------------------------------------------------------------------------------------------

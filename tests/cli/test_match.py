@@ -23,7 +23,8 @@ from PIL.Image import Transpose
 
 from helpers import EXAMPLES, Ran, assert_refused, run_command
 from steerers.geometry import rotation_about_centre, transform_points
-from steerers.models.classical import UprightSift
+from steerers.models.classical import UprightSift, c4_permutation
+from steerers.steering.steerer import Steerer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 HOUSE = EXAMPLES / "maupertuis_0.jpg", EXAMPLES / "maupertuis_1.jpg"
@@ -240,6 +241,25 @@ def test_order(matched: Matched, files: Path) -> None:
     assert report["num_inliers"] < 30
 
 
+def test_angles(matched: Matched, files: Path) -> None:
+    """In degrees: of those given, the right one is found."""
+    options = ("--strategy", "max-matches", "--angles", "0,90,190")
+    report = matched(files / "good.png", files / "rotated_2.png", *options)
+    assert abs(report["angle_deg"]) == pytest.approx(180, abs=1)
+    assert report["num_inliers"] > 150
+    report = matched(files / "good.png", files / "rotated_1.png", *options)
+    assert report["angle_deg"] == pytest.approx(90, abs=1)
+
+
+def test_a_published_steerer(matched: Matched, files: Path, tmp_path: Path) -> None:
+    """A bare matrix, whose group its name says."""
+    path = tmp_path / "mine_C4.pth"
+    torch.save(Steerer.from_permutation(c4_permutation(), "C4").generator().float(), path)
+    report = matched(files / "good.png", files / "rotated_1.png", "--model", "upright-sift", "--steerer", path)
+    assert report["angle_deg"] == pytest.approx(90)
+    assert report["num_inliers"] > 150
+
+
 def test_verify_fundamental(matched: Matched) -> None:
     """A house from two places: the inliers agree with the known epipolar geometry, and are more than a plane's."""
     options = ("--max-size", "700", "--num-keypoints", "1000")
@@ -407,6 +427,12 @@ def test_bad_images(run: Run, files: Path, out: Path, name: str, message: str, p
             ["--model", "upright-sift", "--order", "continuous", "--strategy", "max-similarity"],
             "the rotations of C4 only",
         ),
+        (["--model", "upright-sift", "--angles", "0,45"], "C4 rotates by multiples of 90 degrees only, got 45 degrees"),
+        (["--angles", "0,90,0"], "angles holds 0 degrees twice"),
+        (["--angles", "0,up"], "argument --angles: 'up' is not an angle in degrees"),
+        (["--angles", ""], "argument --angles: '' is not an angle in degrees"),
+        (["--angles", "nan"], "argument --angles: 'nan' is not an angle in degrees"),
+        (["--angles", "0,90", "--order", "8"], "argument --order: not allowed with argument --angles"),
         (["--order", "many"], "argument --order: 'many' is neither a whole number of at least 2 nor 'continuous'"),
         (["--order", "-4"], "argument --order: '-4' is neither"),
         (["--order", "1"], "argument --order: '1' is neither"),

@@ -9,7 +9,9 @@ import PIL.Image
 import pytest
 import torch
 
+from helpers import CONFIG_FOLDER
 from steerers.cli import main
+from steerers.models.classical import c4_permutation
 from steerers.steering.steerer import Steerer
 from steerers.training.config import SteererConfig
 from steerers.training.run_folder import MODEL
@@ -141,6 +143,27 @@ def test_a_steerer_that_cannot_be_diagonalised(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "sheared.png").exists()
 
 
+def test_a_run_of_the_embedded_model(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the README has it: train compact, then look at its spectrum, which is fixed."""
+    monkeypatch.chdir(tmp_path)
+    small = ["steps=1", "batch=2", "data.views.size=48", "validation.pairs=1", "precision=float32"]
+    words = ["--data", str(photographs), "--out", "runs/mine", "--device", "cpu", "--set", *small]
+    assert main(["train", str(CONFIG_FOLDER / "compact.toml"), *words]) == 0
+    capsys.readouterr()
+    assert spectrum("runs/mine") == 0
+    text = capsys.readouterr().out
+    assert "runs/mine: the steerer of this run is fixed, so that training does not move its eigenvalues" in text
+    spread = "40x0 + 18x1 + 18x2 + 18x3 + 18x4 + 18x5 + 18x6"
+    assert f"steerer: nearest {spread} (residual of the matrix 0.000)" in text
+    assert "wrote runs/mine/spectrum.png" in text
+    with PIL.Image.open("runs/mine/spectrum.png") as picture:
+        assert picture.width > 300
+    assert spectrum("runs/mine", "--out", "other.jpg") == 0
+    assert Path("other.jpg").exists()
+
+
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
@@ -167,6 +190,114 @@ def test_the_steerer_of_a_run_by_its_file(
     assert "SO2, 8 eigenvalues" in capsys.readouterr().out
 
 
+# Patches --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photographs with room for whole patches."""
+    return make_photographs(tmp_path_factory.mktemp("larger") / "photographs", count=3, size=140)
+
+
+def test_patches_of_upright_sift(larger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every frequency follows quarter turns exactly."""
+    assert spectrum("upright-sift", "--patches", larger, "--count", "4", "--out", tmp_path / "a.png") == 0
+    title, head, *rows, wrote = capsys.readouterr().out.splitlines()
+    assert title == "upright-sift: 32x0 + 32x1 + 32x2, 3 photographs"
+    assert head.split() == [
+        "frequency",
+        "blocks",
+        "patches",
+        "most",
+        "excited",
+        "block",
+        "excitation",
+        "angle",
+        "error",
+        "deviation",
+    ]
+    assert wrote == f"wrote {tmp_path / 'a.png'}"
+    for index, row in enumerate(row.split() for row in rows):
+        frequency, blocks, patches, strongest, excitation, error, deviation = row
+        assert (frequency, blocks, patches) == (str(index), "32", "4")
+        assert 32 * index <= int(strongest) < 32 * (index + 1)
+        assert 0 < float(excitation) < 1
+        assert (error, deviation) == ("0.0°", "0.000")
+    with PIL.Image.open(tmp_path / "a.png") as overview:
+        assert overview.height > 3 * 140
+    for options, cells in ((("--frequency", "2"), ("2", "32")), (("--block", "40"), ("1", "1"))):
+        arguments = ("--patches", larger, "--count", "3", "--num-photos", "2", *options, "--out", tmp_path / "b.png")
+        assert spectrum("upright-sift", *arguments) == 0
+        title, _, row, _ = capsys.readouterr().out.splitlines()
+        assert title.endswith(", 2 photographs")
+        assert tuple(row.split()[:3]) == (*cells, "3")
+        with PIL.Image.open(tmp_path / "b.png") as detail:
+            assert detail.width > detail.height  # a row a patch, with all rotations
+
+
+@pytest.mark.parametrize("group", ["C4", "SO2"])
+def test_patches_of_a_run(
+    trained: dict[str, tuple[Path, dict[str, float]]], larger: Path, capsys: pytest.CaptureFixture[str], group: str
+) -> None:
+    """Of a learned steerer the blocks are those that it is nearly made of; the descriptor is the run's."""
+    folder, _ = trained[group]
+    assert spectrum(folder, "--patches", larger, "--count", "2") == 0
+    text = capsys.readouterr().out
+    assert f"wrote {folder / 'patches.png'}" in text
+    with PIL.Image.open(folder / "patches.png") as picture:
+        assert picture.width > 300
+    (folder / "patches.png").unlink()
+    assert text.startswith(f"{group}: ")
+    assert sum(int(line.split()[1]) for line in text.splitlines()[2:-1]) <= 8
+
+
+def test_patches_of_the_file_of_a_steerer(larger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.safetensors"
+    Steerer.from_permutation(c4_permutation(), "C4", learnable=True).save(path, {"model": "upright-sift"})
+    assert spectrum(path, "--model", "upright-sift", "--patches", larger, "--count", "2") == 0
+    *_, last, wrote = capsys.readouterr().out.splitlines()
+    assert last.split()[-2:] == ["0.0°", "0.000"]  # the same matrix, found as one
+    assert wrote == f"wrote {tmp_path / 'mine-patches.png'}"
+    assert spectrum(path, "--model", "sift", "--patches", larger) == 2
+    assert "a steerer for model 'upright-sift', not for 'sift'" in told(capsys)
+
+
+def test_patches_that_cannot_be_shown(
+    trained: dict[str, tuple[Path, dict[str, float]]],
+    photographs: Path,
+    larger: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, good = trained["C4"][0], tmp_path / "good.safetensors"
+    Steerer.perm(8).save(good)
+    out = ("--out", tmp_path / "x.png")
+    for arguments, message in (
+        (("upright-sift", "--patches", tmp_path / "nowhere"), "no such folder or tar of images"),
+        (("upright-sift", "--patches", run), "no images in"),
+        (("nonsense", "--patches", larger), "nonsense is no run, no file of a steerer, and no model"),
+        (("sift", "--patches", larger), "model 'sift' has no steerer"),
+        (("upright-sift", "--patches", larger, "--model", "disk"), "--model goes with the file of a steerer"),
+        (("upright-sift", "--patches", larger, "--frequency", "3"), "no block of frequency 3; it has 0, 1, 2"),
+        (("upright-sift", "--patches", larger, "--block", "96"), "--block must be 0 to 95 here, got 96"),
+        (("upright-sift", "compact", "--patches", larger), "--patches looks at one steerer, got upright-sift, compact"),
+        (("upright-sift", "--patches", larger, "--dims", "4"), "--dims does not go with --patches"),
+        (("upright-sift", "--patches", larger, "--data", larger), "--data does not go with --patches"),
+        ((good, "--patches", larger), "good.safetensors holds a steerer, but no descriptor: name it with --model"),
+        ((run, "--patches", larger, "--model", "disk"), "--model does not go with the folder of a run"),
+        ((run, "--patches", photographs), "has a keypoint far enough from its border"),
+        ((tmp_path, "--patches", larger), "it is not the folder of a run"),
+        ((run, "--frequency", "1"), "--frequency goes with --patches"),
+        ((run, "--num-photos", "1"), "--num-photos goes with --patches"),
+        ((good, "--model", "disk"), "--model goes with --patches"),
+    ):
+        assert spectrum(*arguments, *out) == 2, arguments
+        assert message in told(capsys)
+    assert not (tmp_path / "x.png").exists()
+    assert spectrum("upright-sift", "--patches", larger, "--out", tmp_path / "x.txt") == 2
+    assert "is no picture" in told(capsys)
+
+
 # What cannot be shown -------------------------------------------------------------------------------------------------
 
 
@@ -182,7 +313,10 @@ def test_bad_input_is_one_line(tmp_path: Path, photographs: Path, capsys: pytest
         ((tmp_path / "nowhere",), "nowhere: there is no such run"),
         ((tmp_path,), "no config.json: it is not the folder of a run"),
         ((photographs,), "it is not the folder of a run"),
-        ((fixed,), "the steerer of this run is fixed"),
+        ((fixed,), "fixed has no model.safetensors: it is not a run, or has not ended yet"),
+        ((fixed, "--data", photographs), "--data is for the folder of a run that trained its steerer"),
+        ((fixed, "--gif", tmp_path / "x.gif"), "--gif is for the folder of a run that trained its steerer"),
+        ((run, fixed, "--out", tmp_path / "x.png"), "is fixed, so that its eigenvalues stay as they are; draw them by"),
         ((tmp_path / "nowhere.safetensors",), "nowhere.safetensors"),
         ((damaged,), "damaged.safetensors"),
         ((tmp_path / "notes.txt",), "notes.txt"),
@@ -203,7 +337,20 @@ def test_bad_input_is_one_line(tmp_path: Path, photographs: Path, capsys: pytest
         assert not (path / "spectrum.png").exists()
 
 
-@pytest.mark.parametrize("arguments", [(), ("run", "--dims", "8,"), ("run", "--dims", "0"), ("run", "--pairs", "none")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("run", "--dims", "8,"),
+        ("run", "--dims", "0"),
+        ("run", "--pairs", "none"),
+        ("run", "--patches"),
+        ("run", "--patches", "photographs", "--block", "-1"),
+        ("run", "--patches", "photographs", "--frequency", "1.5"),
+        ("run", "--patches", "photographs", "--frequency", "inf"),
+        ("run", "--patches", "photographs", "--frequency", "1", "--block", "1"),
+    ],
+)
 def test_bad_options_are_one_line(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         spectrum(*arguments)

@@ -20,14 +20,27 @@ import torch.distributed as dist
 
 from datasets.scenes import cameras_around, street, write_detections, write_megadepth
 from datasets.workspaces import write_scene
-from helpers import CONFIG_FOLDER
+from helpers import CONFIG_FOLDER, assert_refused, run_command, run_on_full_disk
 from steerers import _console
 from steerers._weights import load
 from steerers.cli import INTERRUPTED, make_parser
 from steerers.datasets.photos import PhotoStore
 from steerers.images.load import to_uint8
+from steerers.steering.steerer import Steerer
 from steerers.training import loop
-from steerers.training.run_folder import CHECKPOINT, MODEL, RunLog, read_checkpoint, read_log
+from steerers.training.run_folder import (
+    CHECKPOINT,
+    CONFIG,
+    LOG,
+    MODEL,
+    SPECTRUM,
+    RunLog,
+    locked,
+    read_checkpoint,
+    read_config,
+    read_log,
+    read_spectrum,
+)
 from terrain import make_terrain
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -131,7 +144,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
         patched.setattr(RunLog, "step", interrupting(RunLog.step, at=2))
         assert run(*options, "--out", "broken") == INTERRUPTED
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("interrupted at step 2 of 4")
+    assert lines[0] == "interrupted at step 2 of 4, checkpoint written to broken; not validated"
     assert lines[-1] == (
         f"go on with: steerers train {config} --data {photographs} --out broken --device cpu --cache cache --resume"
     )
@@ -141,6 +154,108 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
     assert all(torch.equal(whole[name], broken[name]) for name in whole)
     losses = [[entry["loss"] for entry in read_log(Path(name)) if "loss" in entry] for name in ("whole", "broken")]
     assert losses[0] == losses[1]
+
+
+def test_what_is_damaged_beside_a_checkpoint_does_not_keep_it_from_going_on(config: Path, photographs: Path) -> None:
+    learned = ["steerer.group=C4", "steerer.kind=random", "steerer.learn=true", "data.rotations=C4"]
+    words = ["train", config, "--data", photographs, "--device", "cpu", "--out", "run"]
+    options = ["--set", *learned, "spectrum_every=1"]
+    assert run_command(*words, "--max-minutes", "1e-6", *options).code == 0
+    folder = Path("run")
+    (folder / SPECTRUM).write_bytes((folder / SPECTRUM).read_bytes()[:100])
+    (folder / LOG).write_bytes(b"\xff{\n" + (folder / LOG).read_bytes())
+    (folder / CONFIG).write_bytes(b"{")
+    code, out, err = run_command(*words, "--resume", *options)
+    assert code == 0, err
+    assert out.startswith("finished at step 4 of 4")
+    assert re.search(r"spectrum\.npz: damaged .*; eigenvalues are recorded anew from step 1\n", err)
+    assert re.search(r"log\.jsonl: line 1 is damaged .*; 1 line is left out\n", err)
+    assert "Traceback" not in err
+    assert read_config(folder).steerer.learn
+    assert [entry["step"] for entry in read_log(folder) if "loss" in entry] == [1, 2, 3, 4]
+    assert read_spectrum(folder)[0] == [2, 3, 4]
+
+
+def test_a_broken_photograph_is_named_and_left_out(config: Path, photographs: Path, workplace: Path) -> None:
+    folder = shutil.copytree(photographs, workplace / "mixed")
+    (folder / "broken.jpg").write_bytes(b"no image")
+    words = ["train", config, "--data", folder, "--device", "cpu", "--set", "steps=1"]
+    code, out, err = run_command(*words, "--out", "run")
+    assert (code, out.partition(";")[0]) == (0, "finished at step 1 of 1")
+    assert err.count("broken.jpg") == 1
+    assert "1 of 4 photographs cannot be used: cannot read image" in err
+    assert sum(read_checkpoint(Path("run"))["pairs"]) == 2  # of three, one is held out
+    code, out, err = run_command(*words, "data.max_broken=0", "--out", "strict")
+    assert (code, out) == (2, "")
+    assert "steerers: cannot use a photograph: cannot read image" in err
+    code, out, _ = run_command("data", "check", folder)
+    assert code == 1
+    assert "broken.jpg" in out
+
+
+FULL = """
+from steerers.cli import main
+
+words = ["--device", "cpu", "--data", "photographs"]
+print(main(["train", "tiny.toml", *words, "--out", "run", "--set", "steps=1"]))
+print(main(["train", "tiny.toml", *words, "--out", "cached", "--cache", "cache"]))
+fit = ["--images", "photographs", "--num-pairs", "4", "--steps", "0", "--num-keypoints", "64"]
+print(main(["fit", "--model", "upright-sift", *fit, "-o", "mine.safetensors"]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_full_disk_is_one_line_that_names_the_file(config: Path, photographs: Path, workplace: Path) -> None:
+    """The checkpoint, the decoded photographs and the steerer need more room than there is."""
+    shutil.copytree(photographs, workplace / "photographs")
+    out, err = run_on_full_disk(FULL, workplace, 10_000)
+    assert [line for line in out if line.isdigit()] == ["2", "2", "2"]
+    told = [line for line in err if line.startswith("steerers: ")]
+    expected = [r"run/checkpoint\.pt", r"cache/photos-\w+\.npy", r"mine\.safetensors"]
+    for line, name in zip(told, expected, strict=True):
+        assert re.fullmatch(rf"steerers: {name}: the disk is full \(File too large\)", line)
+    assert not [path for path in workplace.rglob("*") if path.name.startswith(".steerers-")]
+    assert not list(workplace.rglob("*.npy"))
+    assert not list(workplace.rglob("*.safetensors"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_real_interruption(config: Path, photographs: Path) -> None:
+    """Ctrl-C while it trains: a checkpoint within the step, no validation, which would take hours, no traceback."""
+    long = ["steps=100000", "validation.every=0", "validation.pairs=99999"]
+    words = ["train", config, "--data", photographs, "--device", "cpu", "--set", *long]
+    command = [sys.executable, "-u", "-m", "steerers", *map(str, words)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        told = [process.stderr.readline()]
+        while told[-1] and not told[-1].startswith("step 1 of 100,000, "):
+            told.append(process.stderr.readline())
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert told[:2] == ["reading photographs\n", "training\n"]
+    assert process.returncode == INTERRUPTED
+    assert "stopping after this step, with a checkpoint; Ctrl-C again stops at once" in err
+    assert "Traceback" not in err
+    first, *_, last = out.splitlines()
+    found = re.fullmatch(r"interrupted at step (\d+) of 100000, checkpoint written to runs/tiny; not validated", first)
+    assert found
+    assert last.endswith("--resume")
+    assert read_checkpoint(Path("runs/tiny"))["step"] == int(found[1])
+
+
+def test_an_interruption_before_there_is_anything_is_one_line(
+    config: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    words = ["train", config, "--data", photographs, "--device", "cpu"]
+    for place in ("importlib.import_module", "steerers.datasets.photos.Photo.load"):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, interrupt)
+            code, out, err = run_command(*words)
+        assert (code, out, err.splitlines()[-1]) == (INTERRUPTED, "", "steerers: interrupted")
+    assert not Path("runs").exists()
 
 
 def interrupting(step: Callable[..., None], at: int) -> Callable[..., None]:
@@ -174,7 +289,7 @@ def test_without_matplotlib_one_line_names_the_extra(
 
 def test_training_needs_few_packages(config: Path, photographs: Path) -> None:
     """A bare machine with a GPU has PyTorch, NumPy, Pillow and little else."""
-    blocked = ("h5py", "cv2", "poselib", "kornia", "matplotlib", "pycolmap", "msgspec", "pydantic", "tyro")
+    blocked = ("h5py", "cv2", "poselib", "kornia", "matplotlib", "pycolmap", "msgspec", "pydantic", "tyro", "tqdm")
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); from steerers.cli import main; sys.exit(main())"
     words = ["train", config, "--data", photographs, "--device", "cpu", "--set", "steps=1"]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
@@ -204,6 +319,55 @@ def test_torchrun_joins_its_processes_and_leaves_them(
     assert not dist.is_initialized()
     with pytest.raises(ValueError, match="--device is cpu or cuda, got 'cuda:1'"):
         run(config, "--data", photographs, "--device", "cuda:1", "--out", "other")
+
+
+SIFT = """
+setting = "A"
+steps = 40
+batch = 3
+[data]
+rotations = "C4"
+[data.views]
+size = 128
+photometric = 0.0
+[model]
+kind = "upright-sift"
+[steerer]
+group = "C4"
+kind = "random"
+learn = true
+[matching]
+num_keypoints = 128
+radius = 2.0
+[optimiser]
+learning_rate = 6e-3
+weight_decay = 0.0
+[validation]
+every = 0
+pairs = 2
+"""
+
+
+def test_a_steerer_of_a_frozen_model_is_trained_and_used(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the configuration to matches of a rotated photograph."""
+    (workplace / "sift.toml").write_text(SIFT)
+    (workplace / "photographs").mkdir()
+    for seed in range(4):
+        PIL.Image.fromarray(to_uint8(make_terrain(200, seed))).save(f"photographs/{seed}.png")
+    PIL.Image.open("photographs/0.png").rotate(90).save("rotated.png")
+    assert run("sift.toml", "--data", "photographs", "--device", "cpu", "--dry-run") == 0
+    assert (lines := shown(capsys))["network"] == "upright-sift, frozen"
+    assert lines["keypoints"] == "128 of its own, frozen"
+    assert run("sift.toml", "--data", "photographs", "--device", "cpu") == 0
+    left = workplace / "runs/sift" / MODEL
+    assert list(load(left)[0]) == ["steerer.generator"]
+    assert Steerer.load(left).dim == 128
+    match = ("match", "photographs/0.png", "rotated.png", "--steerer", left, "--json", "found.json")
+    assert run_command(*match, "--model", "upright-sift").code == 0
+    found = json.loads(Path("found.json").read_text())
+    assert found["angle_deg"] == pytest.approx(90)
+    assert found["num_inliers"] > 50
+    assert_refused([*match, "--model", "sift"], "a steerer for model 'upright-sift', not for 'sift'")
 
 
 # Refusing -------------------------------------------------------------------------------------------------------------
@@ -251,6 +415,43 @@ def test_tensorboard_is_asked_for_before_any_work(config: Path, monkeypatch: pyt
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"steerers\[tensorboard\]"):
         run(config, "--tensorboard", "--data", "gone")
+
+
+def test_a_run_that_diverges_is_one_line(config: Path, photographs: Path) -> None:
+    words = ["--data", photographs, "--device", "cpu", "--out", "run", "--set", "optimiser.learning_rate=1e20"]
+    code, out, err = run_command("train", config, *words, "log_every=100")
+    assert (code, out) == (2, "")
+    told = [line for line in err.splitlines() if line.startswith("steerers: ")]
+    assert len(told) == 1
+    assert re.search(r"at step 2 the loss is not finite .*; there is no checkpoint yet; .* lower", told[0])
+    assert not (Path("run") / CHECKPOINT).exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("optimiser.learning_rate=inf", "optimiser.learning_rate must be a finite number, got inf"),
+        ("optimiser.learning_rate=nan", "optimiser.learning_rate must be a finite number, got nan"),
+        ("optimiser.learning_rate=-1", "optimiser: learning_rate must be positive and at most 1e30, got -1.0"),
+        ("optimiser.warm_up=-1", "optimiser: warm_up must be finite and not negative, got -1"),
+        (f"steps={'[' * 3000}", "steps: it is nested too deeply"),
+        (f"{'.'.join('a' * 3000)}=1", "it is nested too deeply"),
+        (f"steps={'9' * 400}", "steps must be a number of 64 bits, got 999"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_absurd_values_are_one_line(config: Path, change: str, message: str) -> None:
+    assert_refused(["train", config, "--dry-run", "--set", change], message)
+
+
+def test_a_second_process_is_refused_before_any_work(
+    config: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steerers.training.run_folder._PATIENCE", 0.0)
+    words = ["train", config, "--data", photographs, "--device", "cpu", "--out", "run", "--set", "steps=1"]
+    with locked(Path("run")):
+        assert_refused(words, "another process trains in run: wait until it ends, or name another folder with --out")
+    assert run_command(*words).code == 0
 
 
 def test_a_loss_that_is_not_finite_is_bad_input(
@@ -301,7 +502,7 @@ def test_a_dry_run_says_what_would_run_and_does_nothing(
                 "network": "dedode-b, 13,518,817 parameters, trained; from vgg",
                 "keypoints": "5,000 of dedode-l-so2, frozen",
                 "steerer": "SO2, 256 x 256, trained from spread, 40x0 + 18x1 + 18x2 + 18x3 + 18x4 + 18x5 + 18x6",
-                "data": "megadepth, rotations SO2, views of 512 x 512 pixels; "
+                "data": "megadepth, rotations SO2, views of 512 x 512 pixels, squashed; "
                 "none given: set data.path, or give --data",
                 "optimiser": "AdamW, weight decay 1e-05, gradient clipped to 0.01",
                 "learning rate": "1e-05 of descriptor.encoder (10,592,064 parameters); 0.0002 of descriptor.decoder "
@@ -317,6 +518,15 @@ def test_a_dry_run_says_what_would_run_and_does_nothing(
                 "network": "dedode-g, 18,811,361 parameters, frozen; from dedode_descriptor_G.pth",
                 "steerer": "C4, 256 x 256, trained from random",
                 "learning rate": "0.001 of steerer (65,536 parameters)",
+            },
+        ),
+        (
+            "a-c4-disk",
+            {
+                "network": "disk, frozen",
+                "keypoints": "5,000 of dedode-l-c4, frozen",
+                "steerer": "C4, 128 x 128, trained from random",
+                "weights": "depth-save.pth (to be downloaded); dedode_detector_C4.pth (to be downloaded)",
             },
         ),
         ("dagger-b", {"steerer": "none", "network": "dedode-b, 13,518,817 parameters, trained; from vgg"}),

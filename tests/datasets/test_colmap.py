@@ -117,6 +117,35 @@ def test_depth_maps_make_the_warp_dense(tmp_path: Path) -> None:
         errors = (moved[index] - expected)[both].norm(dim=1)
         assert float(errors.quantile(0.9)) < 0.1  # where depth breaks off, tracks give what they can
         assert float((seen[index] & inside & ~visible_there).float().mean()) < 0.05
+    assert batch.known is not None
+    for known, masks, side in zip(batch.known, (batch.masks0, batch.masks1), (0, 1), strict=True):
+        seen = batch.warp_pixels(side)[1]
+        assert not (known & ~masks).any()
+        assert (seen & ~known).sum() < 0.01 * seen.sum()  # beside a track alone
+        assert known.sum() > seen.sum()
+
+
+def test_squashed_views_show_whole_photographs(tmp_path: Path) -> None:
+    """The warp is exact through them, and the rotation of a pair is taken out as of drawn views."""
+    source = Colmap(write_scene(tmp_path, depths=True), views=replace(VIEWS, resize="squash"))
+    batch = batch_of(source, seed=3)
+    xy = torch.rand(1, 400, 2, generator=torch.Generator().manual_seed(0)).expand(len(source), -1, -1) * 159
+    moved, seen = batch.warp.forward(xy)
+    for index in range(len(source)):
+        expected, visible_there = truth(source, batch, index, xy[0])
+        both = seen[index] & covered(batch.masks0[index : index + 1], xy[:1])[0] & visible_there
+        assert int(both.sum()) > 40
+        assert float((moved[index] - expected)[both].norm(dim=1).quantile(0.9)) < 0.1
+    still = (torch.zeros(len(source), dtype=torch.float64),) * 2
+    batch = batch_of(source, still)
+    assert batch.anchors is not None
+    for index, (first, second) in enumerate(zip(*batch.anchors, strict=True)):
+        camera = CAMERAS[NAMES.index(source.names(index)[1])]
+        linear = batch.warp.from_photos0[index, :2, :2].diagonal()
+        assert linear.tolist() == pytest.approx([160 / camera.width, 160 / camera.height])
+        known = first.isfinite().all(dim=1)
+        assert int(known.sum()) > 10
+        assert abs(rotation_between(first[known], second[known])) < 0.3
 
 
 def test_batches_are_dense_only_if_every_photograph_of_the_source_has_a_depth_map(tmp_path: Path) -> None:
@@ -138,6 +167,7 @@ def test_batches_are_dense_only_if_every_photograph_of_the_source_has_a_depth_ma
     still = torch.zeros(len(deep), dtype=torch.float64)
     assert not partly.make(read, still, still, deep, CPU).dense
     assert not batch_of(partly).dense
+    assert batch_of(partly).known is None
     assert not any(part.dense for part in partly.split(0.3))
 
 

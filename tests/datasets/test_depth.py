@@ -28,7 +28,9 @@ from datasets.scenes import (
     visible,
     warp,
 )
+from helpers import randn, seeds
 from steerers.datasets.depth import TOLERANCE, DepthCamera, DepthWarp
+from steerers.datasets.pairs import ViewWarp
 from steerers.geometry import scaling, transform_points
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -290,3 +292,38 @@ def test_the_gpu_agrees(batch: Batch) -> None:
     moved, still = DepthWarp(*batch.cameras, device="cuda").forward(xy.cuda())
     torch.testing.assert_close(moved.cpu(), expected, rtol=0, atol=1e-6)
     assert torch.equal(still.cpu(), seen)
+
+
+# Where there is depth -------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20)
+@given(seeds, st.sampled_from([(6, 9), (14, 5)]))
+def test_views_have_depth_where_the_map_interpolated_is_positive(seed: int, shape: tuple[int, int]) -> None:
+    """Against the four samples around, one by one; what is no depth counts as zero."""
+    generator = torch.Generator().manual_seed(seed)
+    depths = torch.rand(2, *shape, generator=generator) + 0.5
+    drawn = torch.rand(2, *shape, generator=generator)
+    depths[drawn < 0.6], depths[drawn < 0.2], depths[drawn < 0.1] = 0.0, -1.0, math.nan
+    size, eye = (12, 11), torch.eye(4, dtype=torch.float64)
+    cameras = [DepthCamera(size, torch.eye(3), eye, depth) for depth in depths]
+    linear = torch.tensor([[0.8, 0.5], [-0.5, 0.8]], dtype=torch.float64) + 0.1 * randn(2, 2, seed=seed)
+    from_photo = torch.eye(3, dtype=torch.float64)
+    from_photo[:2, :2], from_photo[:2, 2] = linear, torch.tensor([1.3, 5.1])
+    masks = torch.rand(2, 1, 16, 16, generator=generator) < 0.9
+    views = ViewWarp(from_photo[None], from_photo[None] / 2, masks[0], masks[1])
+    known = DepthWarp(cameras[:1], cameras[1:]).known_in(views)
+    for side, maps in ((0, from_photo), (1, from_photo / 2)):
+        grid = torch.tensor([[float(x), float(y)] for y in range(16) for x in range(16)], dtype=torch.float64)
+        at = transform_points(scaling(size, (shape[1], shape[0])) @ torch.linalg.inv(maps), grid)
+        expected = [interpolated(depths[side], x, y) > 0 for x, y in at.tolist()]
+        assert torch.equal(known[side][0], torch.tensor(expected).view(16, 16) & masks[side, 0])
+
+
+def interpolated(depth: Tensor, x: float, y: float) -> float:
+    total = 0.0
+    for v in (math.floor(y), math.floor(y) + 1):
+        for u in (math.floor(x), math.floor(x) + 1):
+            if 0 <= u < depth.shape[1] and 0 <= v < depth.shape[0] and float(depth[v, u]) > 0:
+                total += (1 - abs(x - u)) * (1 - abs(y - v)) * float(depth[v, u])
+    return total

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import steerers.datasets.views
 from datasets.scenes import (
     Array,
     Camera,
@@ -30,7 +32,6 @@ from datasets.scenes import (
     write_detections,
     write_megadepth,
 )
-from steerers.datasets import megadepth
 from steerers.datasets.megadepth import MegaDepth, read_depth
 from steerers.datasets.pairs import PairBatch, PairSource, ViewWarp, mix
 from steerers.datasets.scene_info import detections_path, read_detections
@@ -41,6 +42,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
 VIEWS = Views(size=160, photometric=0.0)
+SQUASHED = Views(size=160, photometric=0.0, resize="squash")
 SCENES = {"0001": street(1), "0015": street(2)}
 
 
@@ -78,22 +80,24 @@ def make(source: MegaDepth, rotations: tuple[float, float] = (0.0, 0.0), seed: i
     return source.make([source.read(index) for index in range(count)], rotations0, rotations1, seeds, CPU)
 
 
-def to_view(from_photo: Tensor, camera: Camera) -> Tensor:
-    """(3, 3), from the photograph as it is stored to a view of it, shrunk to the size of the view."""
+def to_view(from_photo: Tensor, camera: Camera, views: Views = VIEWS) -> Tensor:
+    """(3, 3), from the photograph as it is stored to a view of it, resized to the size of the view."""
+    if views.resize == "squash":
+        return from_photo @ scaling((camera.width, camera.height), (VIEWS.size, VIEWS.size))
     longest = max(camera.width, camera.height)
     shrunk = min(longest, VIEWS.size)
     size = (round(camera.width * shrunk / longest), round(camera.height * shrunk / longest))
     return from_photo @ scaling((camera.width, camera.height), size)
 
 
-def stored_pixels(xy: Tensor, from_photo: Tensor, camera: Camera) -> Array:
+def stored_pixels(xy: Tensor, from_photo: Tensor, camera: Camera, views: Views = VIEWS) -> Array:
     """Pixels of a view in the photograph as it is stored."""
-    return transform_points(torch.linalg.inv(to_view(from_photo, camera)), xy.double()).numpy()
+    return transform_points(torch.linalg.inv(to_view(from_photo, camera, views)), xy.double()).numpy()
 
 
-def view_pixels(xy: Array, from_photo: Tensor, camera: Camera) -> Array:
+def view_pixels(xy: Array, from_photo: Tensor, camera: Camera, views: Views = VIEWS) -> Array:
     """The other way."""
-    return transform_points(to_view(from_photo, camera), torch.from_numpy(xy)).numpy()
+    return transform_points(to_view(from_photo, camera, views), torch.from_numpy(xy)).numpy()
 
 
 def one_surface(scene: Scene, camera: Camera, xy: Array, reach: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -107,15 +111,22 @@ def one_surface(scene: Scene, camera: Camera, xy: Array, reach: float) -> np.nda
 
 
 @pytest.mark.parametrize(
-    "rotations",
-    [(0.0, 0.0), (math.pi / 2, 0.0), (math.pi, 3 * math.pi / 2), (0.7, -2.1)],
-    ids=["upright", "quarter", "two quarters", "any angle"],
+    ("rotations", "views"),
+    [
+        ((0.0, 0.0), VIEWS),
+        ((math.pi / 2, 0.0), VIEWS),
+        ((math.pi, 3 * math.pi / 2), VIEWS),
+        ((0.7, -2.1), VIEWS),
+        ((0.0, math.pi / 2), SQUASHED),
+        ((0.7, -2.1), SQUASHED),
+    ],
+    ids=["upright", "quarter", "two quarters", "any angle", "squashed, quarter", "squashed, any angle"],
 )
 def test_warps_between_rotated_views_are_exact_to_a_tenth_of_a_pixel(
-    root: Path, rotations: tuple[float, float]
+    root: Path, rotations: tuple[float, float], views: Views
 ) -> None:
     """Against the geometry that the photographs were made from, both ways, occlusion included."""
-    source = MegaDepth(root, views=VIEWS)
+    source = MegaDepth(root, views=views)
     scene, photographed = SCENES["0001"], cameras("0001")
     assert len(source) == 3
     batch = make(source, rotations)
@@ -128,9 +139,9 @@ def test_warps_between_rotated_views_are_exact_to_a_tenth_of_a_pixel(
         moved, seen = way(xy)
         for n, pair in enumerate(((0, 1), (0, 2), (1, 2))):
             here, there = photographed[pair[side]], photographed[pair[1 - side]]
-            stored = stored_pixels(xy[n], maps[side][n], here)
+            stored = stored_pixels(xy[n], maps[side][n], here, views)
             true, really = warp(scene, here, there, stored)
-            errors = np.linalg.norm(moved[n].numpy() - view_pixels(true, maps[1 - side][n], there), axis=1)
+            errors = np.linalg.norm(moved[n].numpy() - view_pixels(true, maps[1 - side][n], there, views), axis=1)
             good = seen[n].numpy() & one_surface(scene, here, stored, 1.0)
             assert good.sum() > 150
             assert errors[good].max() < 0.1
@@ -152,10 +163,11 @@ def _hidden(scene: Scene, here: Camera, there: Camera, xy: Array) -> np.ndarray[
     return np.asarray(inside & (before < 0.94 * reached) & one_surface(scene, there, true, 1.5))
 
 
+@pytest.mark.parametrize("views", [VIEWS, SQUASHED], ids=["letterbox", "squash"])
 @pytest.mark.parametrize("rotations", [(0.0, 0.0), (math.pi / 2, math.pi), (1.0, 2.5)])
-def test_warped_points_have_the_same_colour(root: Path, rotations: tuple[float, float]) -> None:
+def test_warped_points_have_the_same_colour(root: Path, rotations: tuple[float, float], views: Views) -> None:
     """Pictures and warp agree: the maps between photographs and views are those that the views were made with."""
-    source = MegaDepth(root, views=VIEWS)
+    source = MegaDepth(root, views=views)
     batch = make(source, rotations)
     xy = torch.rand(3, 3000, 2, generator=torch.Generator().manual_seed(1)) * (VIEWS.size - 1)
     moved, seen = batch.warp.forward(xy)
@@ -191,6 +203,26 @@ def test_depth_is_thinned_to_the_views_not_beyond(root: Path) -> None:
         assert depth is not None
         assert max(photograph.image.shape[1:]) == 96
         assert 96 <= max(depth.shape) == math.ceil(stored / 3)
+    for photograph in MegaDepth(root, views=Views(size=96, resize="squash")).read(0):
+        assert photograph.image.shape == (3, 96, 96)
+        assert photograph.camera.depth is not None
+        assert min(photograph.camera.depth.shape) >= 96
+
+
+def test_a_squashed_view_is_the_photograph_resized(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Pillow resizes it, whose bicubic is antialiased too; nothing is cut off, and there are no borders."""
+    monkeypatch.setattr(steerers.datasets.views, "SHAKE", 0)
+    source = MegaDepth(root, views=SQUASHED)
+    batch = make(source, (0.0, math.pi / 2))
+    assert batch.masks0.all()
+    assert batch.masks1.all()
+    for n, pair in enumerate(((0, 1), (0, 2), (1, 2))):
+        for side, images in enumerate((batch.images0, batch.images1)):
+            with PIL.Image.open(root / f"Undistorted_SfM/0001/images/{pair[side]}.jpg") as stored:
+                channels = [PIL.Image.fromarray(channel) for channel in np.moveaxis(np.float32(stored) / 255, 2, 0)]
+            resized = [channel.resize((160, 160), PIL.Image.Resampling.BICUBIC) for channel in channels]
+            upright = torch.rot90(images[n], -side, (1, 2)).numpy()
+            np.testing.assert_allclose(upright, np.clip(resized, 0, 1), atol=0.6 / 255)
 
 
 # Batches --------------------------------------------------------------------------------------------------------------
@@ -226,9 +258,9 @@ def test_all_that_is_drawn_follows_from_the_seeds(root: Path) -> None:
 
 def test_views_are_shaken_by_whole_pixels(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = MegaDepth(root, views=VIEWS, split="test")
-    monkeypatch.setattr(megadepth, "SHAKE", 0)
+    monkeypatch.setattr(steerers.datasets.views, "SHAKE", 0)
     fixed = make(source).warp
-    monkeypatch.setattr(megadepth, "SHAKE", 5)
+    monkeypatch.setattr(steerers.datasets.views, "SHAKE", 5)
     shifts = []
     for seed in range(12):
         shaken = make(source, seed=seed).warp
@@ -313,13 +345,14 @@ def points(root: Path) -> Array:
     return write_detections(root, "0001", SCENES["0001"], cameras("0001"))
 
 
+@pytest.mark.parametrize("views", [VIEWS, SQUASHED], ids=["letterbox", "squash"])
 @pytest.mark.parametrize(
     "rotations", [(0.0, 0.0), (math.pi / 2, math.pi), (0.7, -2.1)], ids=["upright", "quarters", "any"]
 )
 def test_points_lie_in_the_views_where_the_geometry_says(
-    root: Path, points: Array, rotations: tuple[float, float]
+    root: Path, points: Array, rotations: tuple[float, float], views: Views
 ) -> None:
-    batch = make(MegaDepth(root, views=VIEWS, detections=True), rotations)
+    batch = make(MegaDepth(root, views=views, detections=True), rotations)
     assert isinstance(batch.warp, ViewWarp)
     assert batch.detections is not None
     maps = (batch.warp.from_photos0, batch.warp.from_photos1)
@@ -331,9 +364,38 @@ def test_points_lie_in_the_views_where_the_geometry_says(
             seen = points[visible(SCENES["0001"], camera, points, slack=1e-5)]
             assert len(seen) > 60
             np.testing.assert_allclose(
-                found[n, : len(seen)], view_pixels(project(camera, seen)[0], maps[side][n], camera), atol=1e-3
+                found[n, : len(seen)], view_pixels(project(camera, seen)[0], maps[side][n], camera, views), atol=1e-3
             )
             assert found[n, len(seen) :].isnan().all()
+
+
+@pytest.mark.usefixtures("points")
+@pytest.mark.parametrize("rotations", [(0.0, math.pi / 2), (0.7, -2.1)], ids=["quarter", "any"])
+def test_depth_is_known_where_the_photographs_see_something(root: Path, rotations: tuple[float, float]) -> None:
+    batch = make(MegaDepth(root, views=VIEWS, detections=True), rotations)
+    assert isinstance(batch.warp, ViewWarp)
+    assert batch.known is not None
+    axis = torch.arange(VIEWS.size, dtype=torch.float64)
+    grid, sky = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), dim=-1).view(-1, 2), 0
+    for known, masks, maps, side in zip(
+        batch.known,
+        (batch.masks0, batch.masks1),
+        (batch.warp.from_photos0, batch.warp.from_photos1),
+        (0, 1),
+        strict=True,
+    ):
+        assert not (known & ~masks).any()
+        for n, pair in enumerate(PAIRS):
+            camera = cameras("0001")[pair[side]]
+            xy = stored_pixels(grid, maps[n], camera)
+            steps = [np.add(xy, (4 * x, 4 * y)) for x in (-1, 0, 1) for y in (-1, 0, 1)]
+            seen = np.stack([cast(SCENES["0001"], camera, step)[1] >= 0 for step in steps])
+            inside = masks[n].flatten().numpy()
+            found = known[n].flatten().numpy()
+            assert found[inside & seen.all(axis=0)].all()
+            assert not found[inside & ~seen.any(axis=0)].any()
+            sky += int((inside & ~seen.any(axis=0)).sum())
+    assert sky > 1000
 
 
 def test_points_that_both_views_show_are_where_the_warp_takes_them(root: Path, points: Array) -> None:
@@ -353,7 +415,7 @@ def test_points_that_both_views_show_are_where_the_warp_takes_them(root: Path, p
 def test_points_are_read_only_if_they_are_wanted(copy: Path) -> None:
     shutil.rmtree(copy / "prep_scene_info" / "detections")
     source = MegaDepth(copy, views=VIEWS)
-    assert make(source).detections is None
+    assert make(source).detections is make(source).known is None
     assert source.read(0)[0].detections is None
     with pytest.raises(ValueError, match=r"1 of 1 scenes have no points .*detections_0001.npy; .*prep_keypoints.py"):
         MegaDepth(copy, views=VIEWS, detections=True)

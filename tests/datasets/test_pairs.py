@@ -180,6 +180,22 @@ def test_a_warp_in_parts_is_the_warp_at_once(seed: int) -> None:
             assert torch.equal(getattr(whole, way)(xy)[k], torch.cat([one[k] for one in made]))
 
 
+def test_all_pixels_of_a_view_go_where_the_warp_says() -> None:
+    generator = torch.Generator().manual_seed(0)
+    masks = torch.rand(2, 2, SIZE, SIZE, generator=generator) < 0.7
+    still, identity = torch.zeros(2), torch.eye(3, dtype=torch.float64).repeat(2, 1, 1)
+    shifted = identity + torch.tensor([[0, 0, 9.5], [0, 0, -20], [0, 0, 0]], dtype=torch.float64)
+    warp = ViewWarp(identity, shifted, masks[0], masks[1])
+    batch = PairBatch(torch.zeros(2, 3, SIZE, SIZE), torch.zeros(2, 3, SIZE, SIZE), *masks, warp, still, still)
+    for side, way in ((0, warp.forward), (1, warp.backward)):
+        moved, valid = batch.warp_pixels(side)
+        for x, y in ((0, 0), (63, 0), (17, 40)):
+            expected, seen = way(torch.tensor([[[float(x), float(y)]]]).expand(2, 1, 2))
+            assert torch.equal(moved[:, y * SIZE + x], expected[:, 0])
+            assert torch.equal(valid[:, y, x], seen[:, 0] & masks[side, :, y, x])
+        assert 0.2 < float(valid.float().mean()) < 0.5
+
+
 # Correspondences ------------------------------------------------------------------------------------------------------
 
 

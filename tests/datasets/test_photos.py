@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import tarfile
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from steerers.datasets.photos import Photo, PhotoStore, find_images, find_photos, held_out
+from steerers._console import Progress
+from steerers.datasets.photos import Photo, PhotoStore, find_images, find_photos, held_out, spread
 
 SIZES = {"a.png": (40, 30), "b.png": (25, 50), "deep/c.PNG": (64, 64)}
 
@@ -70,6 +72,16 @@ def test_images_are_found_below_a_folder(folder: Path) -> None:
     (folder / "empty").mkdir()
     with pytest.raises(ValueError, match=r"no images in .*empty; known endings"):
         find_images(folder / "empty")
+
+
+@given(st.integers(1, 300), st.integers(1, 300))
+def test_some_of_many_photographs_are_spread_over_them(count: int, wanted: int) -> None:
+    found = spread(range(count), wanted)
+    assert len(found) == min(count, wanted)
+    assert found == sorted(set(found))
+    gaps = np.diff([*found, count])
+    assert gaps.max() - gaps.min() <= 1
+    assert spread(range(count), None) == list(range(count))
 
 
 def test_images_are_found_in_tars_and_in_several_places(folder: Path, tar: Path) -> None:
@@ -139,6 +151,76 @@ def test_nothing_is_kept_of_a_set_with_a_broken_photograph(folder: Path, tmp_pat
     with pytest.raises(ValueError, match=r"broken.png"):
         PhotoStore.open(find_photos(folder), cache=tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Forty photographs, of which two are broken."""
+    root = tmp_path / "many"
+    root.mkdir()
+    for number in range(40):
+        PIL.Image.new("RGB", (8, 8), (number, 0, 0)).save(root / f"{number:02}.png")
+    for number in (7, 23):
+        (root / f"{number:02}.png").write_bytes(b"no image")
+    return root
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_few_broken_photographs_are_named_and_left_out(
+    many: Path, tmp_path: Path, cached: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache" if cached else None
+    for _ in range(2):  # the second time from the cache
+        store = PhotoStore.open(find_photos(many), cache=cache, max_broken=0.05)
+        assert store.names == [f"{number:02}.png" for number in range(40) if number not in (7, 23)]
+        assert [int(store[index][0, 0, 0]) for index in range(len(store))] == [int(name[:2]) for name in store.names]
+        (told,) = caplog.messages
+        caplog.clear()
+        assert re.search(r"2 of 40 photographs cannot be used: .*07\.png: .*, .*23\.png: .*; left out$", told)
+    for strict in (0.0, 0.04):
+        with pytest.raises(ValueError, match=r"07\.png"):
+            PhotoStore.open(find_photos(many), cache=cache, max_broken=strict)
+
+
+def test_too_many_broken_photographs_are_refused(many: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    expected = (
+        r"^2 of 40 photographs cannot be used: .*07\.png: .*23\.png: .*; no more than 1, and not all, may be broken"
+    )
+    with pytest.raises(ValueError, match=expected):
+        PhotoStore.open(find_photos(many), cache=cache, max_broken=0.04)
+    assert list(cache.iterdir()) == []
+
+
+def test_one_of_a_handful_may_be_broken_but_not_all(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "b.png").write_bytes(b"no image")
+    assert PhotoStore.open(find_photos(folder), max_broken=0.05).names == ["a.png", "c.PNG"]
+    assert "1 of 3 photographs cannot be used: cannot read image" in caplog.text
+    with pytest.raises(ValueError, match=r"1 of 1 photographs cannot be used: .*b\.png.* and not all, may be broken"):
+        PhotoStore.open([Photo(folder / "b.png")], max_broken=0.99)
+
+
+def test_reading_photographs_is_said_and_shown(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    PhotoStore.open(find_photos(folder))
+    assert caplog.messages == ["reading photographs"]
+
+
+def test_who_interrupts_does_not_wait_for_all_photographs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Photo] = []
+
+    def load(photo: Photo, max_size: int | None) -> Tensor:
+        loaded.append(photo)
+        return torch.zeros(3, 8, 8, dtype=torch.uint8)
+
+    def interrupt(shown: Progress) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Photo, "load", load)
+    monkeypatch.setattr(Progress, "advance", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        PhotoStore.open(find_photos(folder) * 1000)
+    assert len(loaded) < 1000
 
 
 # The store ------------------------------------------------------------------------------------------------------------

@@ -55,9 +55,11 @@ def info_of(overlaps: list[float], name: str = "0003") -> SceneInfo:
 
 
 def test_pairs_weigh_by_scene_and_list() -> None:
-    weights = weigh_pairs(info_of([0.005, 0.01, 0.2, 0.35, 0.4, 0.9]))
+    weights = weigh_pairs(info_of([0.005, 0.01, 0.2, 0.35, 0.4, 0.9, 1.0]))
     once, twice = 4**-0.75, 4**-0.75 + 2**-0.75
-    np.testing.assert_allclose(weights, [0, 0, once, once, twice, twice])
+    np.testing.assert_allclose(weights, [0, 0, once, once, twice, twice, 0])
+    weights = weigh_pairs(info_of([0.2, 0.4, 0.9, 1.0]), max_overlap=0.9)
+    np.testing.assert_allclose(weights, [2**-0.75, 2**-0.75 + 1, 0, 0])
 
 
 def test_long_lists_are_sub_sampled() -> None:

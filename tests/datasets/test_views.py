@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers import randn, seeds
+from steerers.datasets import views
 from steerers.datasets.pairs import ViewWarp
 from steerers.datasets.views import (
     Views,
     draw_homographies,
+    draw_whole,
     fit_view,
     homographies_from_corners,
     relight,
@@ -156,6 +158,23 @@ def test_a_fitted_view_shows_the_whole_photograph(width: int, height: int) -> No
     reach = 32 * torch.tensor([width, height], dtype=torch.float64) / max(width, height)
     torch.testing.assert_close(placed.amin(dim=0), 31.5 - reach)
     torch.testing.assert_close(placed.amax(dim=0), 31.5 + reach)
+
+
+@given(width=st.integers(20, 900), height=st.integers(20, 900), seed=seeds)
+def test_a_squashed_view_is_filled_by_the_photograph_but_for_a_shift(width: int, height: int, seed: int) -> None:
+    edges = torch.tensor([width, height]) * CORNERS - 0.5
+    placed = transform_points(draw_whole([(width, height)], Views(size=64, resize="squash"), [seed])[0], edges)
+    shift = (placed - (64 * CORNERS - 0.5))[0]
+    torch.testing.assert_close(placed, 64 * CORNERS - 0.5 + shift)
+    torch.testing.assert_close(shift, shift.round())
+    assert float(shift.abs().max()) < views.SHAKE + 0.5
+
+
+def test_a_part_of_a_photograph_is_not_squashed() -> None:
+    with pytest.raises(ValueError, match="resize 'squash' is for MegaDepth and reconstructions"):
+        draw_homographies([(90, 60)], Views(size=64, resize="squash"), [0])
+    with pytest.raises(ValueError, match="resize must be letterbox or squash, got crop"):
+        Views(resize="crop")  # type: ignore[arg-type]
 
 
 # Pixels ---------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ steerer enters through its generator alone, whose powers or exponentials are tak
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -66,20 +67,45 @@ def assign(similarity: Tensor, *, inverse_temperature: float = 20.0, threshold: 
 # Steering -------------------------------------------------------------------------------------------------------------
 
 
-def elements(steerer: Steerer, order: int) -> Tensor:
-    """(L, D, D) matrices of the rotations of C_order, from the generator."""
+def rotations_of(order: int) -> tuple[float, ...]:
+    """The rotations of C_order in radians, from 0."""
+    return tuple(2 * math.pi * k / order for k in range(order))
+
+
+def elements(steerer: Steerer, rotations: int | Sequence[float]) -> Tensor:
+    """(L, D, D) matrices of the rotations of C_order, or of angles of [0, 2 pi), from the generator."""
+    angles = rotations_of(rotations) if isinstance(rotations, int) else rotations
     generator = steerer.generator().detach().double()
     if steerer.group.order is not None:
-        step = steerer.group.order // order
-        return torch.stack([torch.linalg.matrix_power(generator, k * step) for k in range(order)])
-    angles = torch.arange(order, dtype=torch.float64) * (2 * math.pi / order)
-    return torch.linalg.matrix_exp(angles[:, None, None] * generator)
+        steps = [round(angle * steerer.group.order / (2 * math.pi)) for angle in angles]
+        return torch.stack([torch.linalg.matrix_power(generator, step) for step in steps])
+    return torch.linalg.matrix_exp(torch.tensor(angles, dtype=torch.float64)[:, None, None] * generator)
 
 
-def steered_cosines(descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int) -> Tensor:
+def steered_cosines(
+    descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, rotations: int | Sequence[float]
+) -> Tensor:
     """(L, N, M) cosines after each rotation of the first descriptions: one dense product a rotation."""
     a = unit(descriptions0)
-    return torch.stack([cosines(a @ element.mT, descriptions1) for element in elements(steerer, order)])
+    return torch.stack([cosines(a @ element.mT, descriptions1) for element in elements(steerer, rotations)])
+
+
+def fine_maximum(
+    descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, count: int = 4000
+) -> tuple[Tensor, Tensor]:
+    """Largest cosine over very many rotations of [0, 2 pi] by any SO(2) steerer, and that rotation: (N, M) each.
+
+    The first descriptions go round in small steps and are normalised after each, so that nothing overflows.
+    """
+    step = torch.linalg.matrix_exp(steerer.generator().detach().double() * (2 * math.pi / count))
+    rotated, b = unit(descriptions0), unit(descriptions1)
+    largest, rotation = rotated @ b.mT, torch.zeros(len(rotated), len(b), dtype=torch.float64)
+    for k in range(1, count + 1):
+        rotated = unit(rotated @ step.mT)
+        similarity = rotated @ b.mT
+        rotation[similarity > largest] = 2 * math.pi * k / count
+        largest = torch.maximum(largest, similarity)
+    return largest, rotation
 
 
 def continuous_maximum(descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer) -> tuple[Tensor, Tensor]:
@@ -158,25 +184,38 @@ def dual_softmax(descriptions0: Tensor, descriptions1: Tensor, **options: float)
 
 
 def max_matches(
-    descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int, **options: float
+    descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, tried: int | Sequence[float], **options: float
 ) -> Expected:
-    """Match after each rotation, keep the rotation with the most matches (of equal ones, the most probable)."""
-    found = [assign(s, **options) for s in steered_cosines(descriptions0, descriptions1, steerer, order)]
-    best = max(range(order), key=lambda k: (len(found[k]), float(found[k].scores.sum())))
-    return replace(found[best], angle=2 * math.pi * best / order if len(found[best]) else None)
+    """Match after each rotation, keep the rotation with the most matches (of equal ones, the most probable).
+
+    Of one description in each image every rotation has one match of probability 1: there the most similar is kept.
+    """
+    angles = rotations_of(tried) if isinstance(tried, int) else tried
+    similarities = steered_cosines(descriptions0, descriptions1, steerer, angles)
+    found = [assign(s, **options) for s in similarities]
+    best = max(range(len(angles)), key=lambda k: (len(found[k]), float(found[k].scores.sum())))
+    if similarities.shape[1:] == (1, 1):
+        best = int(similarities.flatten().argmax())
+    return replace(found[best], angle=angles[best] if len(found[best]) else None)
 
 
 def max_similarity(
-    descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int | None, **options: float
+    descriptions0: Tensor,
+    descriptions1: Tensor,
+    steerer: Steerer,
+    tried: int | Sequence[float] | None,
+    **options: float,
 ) -> Expected:
-    """One match by the largest cosine over the rotations; ``order=None`` is every rotation."""
+    """One match by the largest cosine over the rotations of an order or list; ``None`` is every rotation."""
     if 0 in (len(descriptions0), len(descriptions1)):
         similarity = rotations = torch.zeros(len(descriptions0), len(descriptions1), dtype=torch.float64)
-    elif order is None:
-        similarity, rotations = continuous_maximum(descriptions0, descriptions1, steerer)
+    elif tried is None:
+        maximum = fine_maximum if steerer.representation is None else continuous_maximum
+        similarity, rotations = maximum(descriptions0, descriptions1, steerer)
     else:
-        similarity, index = steered_cosines(descriptions0, descriptions1, steerer, order).max(dim=0)
-        rotations = index.double() * (2 * math.pi / order)
+        angles = rotations_of(tried) if isinstance(tried, int) else tried
+        similarity, index = steered_cosines(descriptions0, descriptions1, steerer, angles).max(dim=0)
+        rotations = torch.tensor(angles, dtype=torch.float64)[index]
     return _with_rotations(assign(similarity, **options), rotations)
 
 
@@ -184,17 +223,20 @@ def subset(
     descriptions0: Tensor,
     descriptions1: Tensor,
     steerer: Steerer,
-    order: int,
+    tried: int | Sequence[float],
     *,
     index0: Tensor,
     index1: Tensor,
     **options: float,
 ) -> Expected:
-    """The rotation by max-matches among the drawn descriptions; then everything is matched at that rotation."""
-    drawn = max_matches(descriptions0[index0], descriptions1[index1], steerer, order, **options)
+    """The rotation by max-matches among the drawn descriptions; then everything is matched at that rotation.
+
+    If nothing matches among those, everything is matched as it is.
+    """
+    drawn = max_matches(descriptions0[index0], descriptions1[index1], steerer, tried, **options)
     if drawn.angle is None:
-        return drawn
-    element = elements(steerer, order)[round(drawn.angle * order / (2 * math.pi))]
+        return dual_softmax(descriptions0, descriptions1, **options)
+    (element,) = elements(steerer, [drawn.angle])
     return replace(dual_softmax(unit(descriptions0) @ element.mT, descriptions1, **options), angle=drawn.angle)
 
 
@@ -219,6 +261,34 @@ def prototype_procrustes(
         rotations = best_rotations(torch.einsum("cx,ncy->nxy", target, vectors))
         aligned.append(torch.einsum("nxy,ncy->ncx", rotations, vectors).flatten(1))
         angles.append(rotation_of(rotations))
+    return _with_rotations(dual_softmax(*aligned, **options), angles[0][:, None] - angles[1])
+
+
+def procrustes_of(descriptions0: Tensor, descriptions1: Tensor, quarter: Tensor, **options: float) -> Expected:
+    """Every pair aligned by its own rotation cos t + J sin t, J being the (D, D) quarter turn of some basis.
+
+    Lengths and products are those of the inner product (I + J^T J) / 2, which these rotations keep.
+    """
+    metric = (torch.eye(len(quarter), dtype=torch.float64) + quarter.mT @ quarter) / 2
+    a, b = (
+        d / (d @ metric * d).sum(dim=1, keepdim=True).sqrt() for d in (descriptions0.double(), descriptions1.double())
+    )
+    in_phase, quadrature = a @ metric @ b.mT, a @ quarter.mT @ metric @ b.mT  # (N, M)
+    return _with_rotations(assign(torch.hypot(in_phase, quadrature), **options), torch.atan2(quadrature, in_phase))
+
+
+def prototype_procrustes_of(
+    descriptions0: Tensor, descriptions1: Tensor, quarter: Tensor, prototype: Tensor, **options: float
+) -> Expected:
+    """As :func:`procrustes_of`, but every description aligned to the (D,) prototype."""
+    metric = (torch.eye(len(quarter), dtype=torch.float64) + quarter.mT @ quarter) / 2
+    lengths, towards = torch.linalg.cholesky(metric), metric @ prototype.double()
+    aligned, angles = [], []
+    for d in (descriptions0.double(), descriptions1.double()):
+        angle = torch.atan2(d @ quarter.mT @ towards, d @ towards)
+        rotated = torch.cos(angle)[:, None] * d + torch.sin(angle)[:, None] * (d @ quarter.mT)
+        aligned.append(rotated @ lengths)
+        angles.append(angle)
     return _with_rotations(dual_softmax(*aligned, **options), angles[0][:, None] - angles[1])
 
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from helpers import randn, seeds
 from matching import reference
-from matching.reference import assert_identical, assert_same, planted, unit
+from matching.reference import assert_identical, assert_same, planted, rotations_of, unit
 from steerers.matching.assignment import Assignment, Options, Tiled, number_of_most_matches
 from steerers.matching.harmonics import Rotated
 from steerers.matching.similarity import Cosine, RowBlock, Rows, Similarity
@@ -435,6 +435,6 @@ def test_memory_grows_with_the_number_of_keypoints_alone() -> None:
     for n in (1500, 3000):
         a, b = randn(n, 16, dtype=torch.float32), randn(n, 16, seed=1, dtype=torch.float32)
         with Allocations() as memory:
-            assign(Rotated(a, b, steerer, 4, maximum=True), tile=128)
+            assign(Rotated(a, b, steerer, rotations_of(4), maximum=True), tile=128)
         peaks.append(memory.peak)
     assert peaks[1] < 2.2 * peaks[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from matching.reference import (
     cosines,
     descriptions,
     every_pair,
+    rotations_of,
     steered_cosines,
     unit,
     whole,
@@ -99,7 +101,7 @@ def test_every_representation(
     b = steerer.steer(a, angle)
     assert is_refinable(steerer) == any(representation.multiplicities())
     assume(is_refinable(steerer))
-    found = refine_rotations(a, b, tried, steerer, order)
+    found = refine_rotations(a, b, tried, steerer, rotations_of(order))
     assert_near(steerer.steer(a.double(), found), b.double(), 1e-5 if dtype == torch.float32 else 1e-9)
 
 
@@ -109,9 +111,61 @@ def test_never_worse_and_never_far(representation: Representation, order: int, s
     a, b = randn(10, steerer.dim, seed=seed), randn(10, steerer.dim, seed=seed + 1)
     tried = randn(10, seed=seed + 2)
     assume(is_refinable(steerer))
-    found = refine_rotations(a, b, tried, steerer, order)
+    found = refine_rotations(a, b, tried, steerer, rotations_of(order))
     assert (similarities(steerer, a, b, found) >= similarities(steerer, a, b, tried) - 1e-12).all()
     assert ((found - tried).abs() <= 2 * math.pi / order + 1e-12).all()
+
+
+LEARNED = {
+    "exact": Steerer.from_matrix(Steerer.spread(64).generator(), "SO2"),
+    "learned": Steerer.from_matrix(Steerer.spread(64).generator() + 0.01 * randn(64, 64, seed=5), "SO2"),
+    "decaying": Steerer.from_matrix(Steerer.freq1(32).generator() - torch.linspace(0, 0.25, 32).double().diag(), "SO2"),
+}
+
+
+@given(angle=st.floats(0, 5.8), seed=seeds)
+@pytest.mark.parametrize(
+    ("name", "key"), [("max-similarity", "learned"), ("max-matches", "exact"), ("subset", "decaying")]
+)
+def test_any_rotation_is_found_by_a_learned_steerer(name: str, key: str, angle: float, seed: int) -> None:
+    strategy, steerer = make_strategy(name, LEARNED[key], order=16), LEARNED[key]
+    a = randn(20, steerer.dim, seed=seed)
+    before, after = refined(strategy, a, steerer.steer(a, angle))
+    assert torch.equal(after.indices, before.indices)
+    assert after.angle is not None
+    assert after.angles is not None
+    right = after.indices[:, 0] == after.indices[:, 1]
+    assert right.double().mean() > 0.9
+    assert float(wrapped(after.angles - angle)[right].abs().max()) < 1e-9
+    assert abs(float(wrapped(after.angle - angle))) < 0.05
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.01, -0.01, -0.2])
+def test_a_learned_steerer_tells_rotations_about_zero(angle: float) -> None:
+    """Either way: the rotations of [0, 2 pi) end there, images do not."""
+    steerer = LEARNED["learned"]
+    a = randn(40, 64)
+    b = Steerer.spread(64).steer(a, angle) + 0.05 * randn(40, 64, seed=1)
+    _, after = refined(make_strategy("max-matches", steerer, order=8), a, b)
+    assert after.angles is not None
+    assert float((after.angles - angle).abs().median()) < 0.01
+    assert float((after.angles - angle).abs().max()) < 0.1
+
+
+@given(angles=st.lists(st.floats(0, 6.28), min_size=1, max_size=6, unique=True), learned=st.booleans(), seed=seeds)
+def test_no_farther_than_the_nearest_other_rotation(angles: list[float], learned: bool, seed: int) -> None:
+    """Of those that were tried; and never worse."""
+    spaced = [math.remainder(b - a, 2 * math.pi) for a, b in itertools.permutations(angles, 2)]
+    assume(all(abs(gap) > 1e-3 for gap in spaced))
+    steerer = LEARNED["exact"] if learned else FIXED["spread"]
+    a, b = randn(len(angles), 64, seed=seed), randn(len(angles), 64, seed=seed + 1)
+    tried = torch.tensor(angles, dtype=torch.float64)
+    found = refine_rotations(a, b, wrapped(tried), steerer, tuple(angles))
+    off = wrapped(found - tried).abs()
+    for k, angle in enumerate(angles):
+        others = [abs(math.remainder(other - angle, 2 * math.pi)) for other in angles if other != angle]
+        assert float(off[k]) <= min(others, default=math.pi) + 1e-9
+    assert (similarities(steerer, a, b, found) >= similarities(steerer, a, b, tried) - 1e-9).all()
 
 
 def test_every_match_has_its_own_rotation() -> None:
@@ -155,7 +209,9 @@ UNCHANGED = {
     "exact": make_strategy("max-similarity", Steerer.spread(32), order=None),
     "cyclic": make_strategy("max-similarity", Steerer.perm(32)),
     "cyclic blocks": make_strategy("max-matches", Steerer.from_spec("8x0 + 12x1", "C8")),
-    "learned": make_strategy("max-matches", Steerer.from_matrix(Steerer.spread(32).generator(), "SO2")),
+    "learned, cyclic": make_strategy("max-matches", Steerer.from_matrix(Steerer.perm(32).generator(), "C4")),
+    "learned, no eigenvectors": make_strategy("max-matches", Steerer.from_matrix(torch.eye(32).roll(1).triu(1), "SO2")),
+    "learned, no frequency but 0": make_strategy("max-similarity", Steerer.from_matrix(torch.zeros(32, 32), "SO2")),
     "no frequency but 0": make_strategy("max-similarity", Steerer.inv(32)),
 }
 

@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import randn, random_basis, seeds
-from matching.reference import COS_ATOL, M, N, cosines, descriptions, every_pair, steered_cosines, unit, whole
+from matching.reference import (
+    COS_ATOL,
+    M,
+    N,
+    cosines,
+    descriptions,
+    every_pair,
+    rotations_of,
+    steered_cosines,
+    unit,
+    whole,
+)
 from steerers.matching.extrema import Continuous
 from steerers.matching.harmonics import Rotated
 from steerers.matching.similarity import Cosine, Similarity, Steered, as_float, normalised
@@ -33,14 +44,14 @@ def kinds(dtype: torch.dtype = torch.float64) -> dict[str, Similarity]:
     matrix = learned("SO2", dtype=dtype)
     return {
         "cosine": Cosine(a, b),
-        "steered": Steered(a, b, matrix, 5, maximum=False),
-        "steered-maximum": Steered(a, b, matrix, 5, maximum=True),
-        "rotated-even": Rotated(a, b, mixed, 8, maximum=False),
-        "rotated-odd": Rotated(a, b, mixed, 5, maximum=False),
-        "rotated-even-maximum": Rotated(a, b, mixed, 8, maximum=True),
-        "rotated-odd-maximum": Rotated(a, b, mixed, 5, maximum=True),
-        "rotated-alternative": Rotated(a, b, mixed, 8, maximum=False).alternative(3),
-        "steered-alternative": Steered(a, b, matrix, 5, maximum=False).alternative(3),
+        "steered": Steered(a, b, matrix, rotations_of(5), maximum=False),
+        "steered-maximum": Steered(a, b, matrix, rotations_of(5), maximum=True),
+        "rotated-even": Rotated(a, b, mixed, rotations_of(8), maximum=False),
+        "rotated-odd": Rotated(a, b, mixed, rotations_of(5), maximum=False),
+        "rotated-even-maximum": Rotated(a, b, mixed, rotations_of(8), maximum=True),
+        "rotated-odd-maximum": Rotated(a, b, mixed, rotations_of(5), maximum=True),
+        "rotated-alternative": Rotated(a, b, mixed, rotations_of(8), maximum=False).alternative(3),
+        "steered-alternative": Steered(a, b, matrix, rotations_of(5), maximum=False).alternative(3),
         "continuous": Continuous(a, b, mixed),
         "continuous-single": Continuous(a, b, single),
     }
@@ -125,7 +136,7 @@ def test_cosine(dim: int, seed: int, dtype: torch.dtype) -> None:
 def test_learned_matrices_are_normalised_after_steering(group: str, maximum: bool) -> None:
     steerer, order = learned(group), Group.parse(group).order or 8
     a, b = descriptions(12, 5)
-    similarity = Steered(a, b, steerer, order, maximum=maximum)
+    similarity = Steered(a, b, steerer, rotations_of(order), maximum=maximum)
     expected = steered_cosines(a, b, steerer, order)
     i, j = every_pair(similarity)
     with torch.no_grad():
@@ -143,7 +154,7 @@ def test_learned_matrices_are_normalised_after_steering(group: str, maximum: boo
 def test_matrices_that_annihilate_give_cosine_zero() -> None:
     steerer = Steerer.from_matrix(torch.zeros(4, 4), "C4")
     a, b = descriptions(4, 0, torch.float32)
-    tiles = whole(Steered(a, b, steerer, 4, maximum=False))
+    tiles = whole(Steered(a, b, steerer, rotations_of(4), maximum=False))
     assert bool((tiles[1:] == 0).all())
     assert bool((tiles[0] != 0).any())
 
@@ -171,4 +182,4 @@ def test_half_precision_is_computed_in_single(given_dtype: torch.dtype, kept: to
 def test_a_description_of_zeros_stays_zero() -> None:
     d = torch.zeros(2, 16)
     assert bool((normalised(d) == 0).all())
-    assert bool((Rotated(d, d, Steerer.spread(16), 4, maximum=True).rows == 0).all())
+    assert bool((Rotated(d, d, Steerer.spread(16), rotations_of(4), maximum=True).rows == 0).all())

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers import randn, random_basis, seeds
+from helpers import randn, random_basis, random_orthogonal, seeds
 from matching import reference
-from matching.reference import assert_identical, assert_same, planted, wrapped
+from matching.reference import assert_identical, assert_same, planted, rotations_of, wrapped
 from steerers.matching.assignment import Options
 from steerers.matching.strategies import NAMES, STRATEGIES, SoftmaxStrategy, Strategy, make_strategy
 from steerers.steering.representations import Group, Representation
@@ -90,8 +90,13 @@ def every_strategy() -> dict[str, Strategy]:
         "max-similarity": make_strategy("max-similarity", spread),
         "max-similarity-continuous": make_strategy("max-similarity", spread, order=None),
         "max-similarity-learned": make_strategy("max-similarity", Steerer.spread(32, learnable=True)),
+        "max-similarity-learned-continuous": make_strategy(
+            "max-similarity", Steerer.spread(32, learnable=True), order=None
+        ),
+        "max-similarity-angles": make_strategy("max-similarity", spread, angles=[0.0, 1.0, QUARTER, math.pi]),
         "subset": make_strategy("subset", spread, subset_size=20),
         "procrustes": make_strategy("procrustes", freq1),
+        "procrustes-learned": make_strategy("procrustes", Steerer.freq1(32, learnable=True)),
         "prototype-procrustes": make_strategy("prototype-procrustes", freq1),
         "invariant": make_strategy("invariant", spread),
         "mutual-nearest": make_strategy("mutual-nearest"),
@@ -112,7 +117,7 @@ WITHOUT_STEERER = ("dual-softmax", "mutual-nearest")
 def remade(name: str, **options: object) -> Strategy:
     """One of :func:`every_strategy` with other options."""
     strategy = every_strategy()[name]
-    kept = {key: getattr(strategy, key) for key in ("order", "subset_size") if hasattr(strategy, key)}
+    kept = {key: getattr(strategy, key) for key in ("order", "angles", "subset_size") if hasattr(strategy, key)}
     return make_strategy(strategy.name, getattr(strategy, "steerer", None), **kept, **options)
 
 
@@ -193,6 +198,58 @@ def test_prototype_procrustes(name: str, given_prototype: bool, dtype: torch.dty
     assert wrapped(found.angle - angle).abs() < 0.2
 
 
+def disguised(group: str, *, orthogonal: bool, factor: float = 1.0, noise: float = 0.0) -> tuple[Steerer, Tensor]:
+    """A matrix of frequency 1 in another basis, and the quarter turn in that basis."""
+    basis = random_orthogonal(32, seed=3) if orthogonal else random_basis(32, seed=3)
+    quarter = basis @ Steerer.freq1(32).generator() @ torch.linalg.inv(basis)
+    step = 2 * math.pi / (Group.parse(group).order or 4)
+    identity, error = torch.eye(32, dtype=torch.float64), noise * randn(32, 32, seed=4)
+    if group == "SO2":
+        return Steerer.from_matrix(quarter + math.log(factor) * identity + error, group, learnable=True), quarter
+    element = factor * (math.cos(step) * identity + math.sin(step) * quarter)
+    return Steerer.from_matrix(element + error, group), quarter
+
+
+@pytest.mark.parametrize("group", ["SO2", "C4", "C3", "C8"])
+@pytest.mark.parametrize("orthogonal", [True, False])
+@pytest.mark.parametrize("factor", [1.0, 0.6])
+def test_procrustes_of_a_matrix(group: str, orthogonal: bool, factor: float, dtype: torch.dtype) -> None:
+    steerer, quarter = disguised(group, orthogonal=orthogonal, factor=factor)
+    angle = rotation_in(steerer.group, 1)
+    a, b, _ = planted(steerer, angle, 70, 45, noise=0.15, dtype=dtype)
+    found = make_strategy("procrustes", steerer).match(a, b)
+    assert_same(found, reference.procrustes_of(a, b, quarter), atol=2 * atol_of(dtype))
+    assert wrapped(found.angle - angle).abs() < 0.05
+    prototype = randn(32, seed=9)
+    found = make_strategy("prototype-procrustes", steerer, prototype=prototype).match(a, b)
+    expected = reference.prototype_procrustes_of(a, b, quarter, prototype)
+    assert_same(found, expected, atol=1e-4 if dtype == torch.float32 else 1e-6, angle_atol=1e-3)
+    by_default = make_strategy("prototype-procrustes", steerer).match(a, b)
+    assert wrapped(by_default.angle - angle).abs() < 0.2
+
+
+@pytest.mark.parametrize("group", ["SO2", "C4"])
+def test_procrustes_of_a_matrix_that_is_nearly_of_frequency_1(group: str) -> None:
+    steerer, quarter = disguised(group, orthogonal=True, noise=1e-4)
+    assert 1e-4 < steerer.nearest_representation()[1] < 1e-2
+    a, b, _ = planted(steerer, rotation_in(steerer.group, 1), 70, 45, noise=0.15, dtype=torch.float64)
+    found = make_strategy("procrustes", steerer).match(a, b)
+    assert_same(found, reference.procrustes_of(a, b, quarter), atol=2e-2, angle_atol=2e-2)
+
+
+@pytest.mark.parametrize("name", ["procrustes", "prototype-procrustes"])
+@pytest.mark.parametrize(
+    "spec", [("16x1", "SO2"), ("9x1 + 7x-1", "SO2"), ("6x4 + 10x1", "C5"), ("16x3", "C4")], ids=str
+)
+def test_procrustes_of_a_matrix_is_that_of_its_blocks(name: str, spec: tuple[str, str]) -> None:
+    blocks = Steerer.from_spec(*spec)
+    matrix = Steerer.from_matrix(blocks.generator(), spec[1])
+    a, b, _ = planted(blocks, rotation_in(blocks.group, 1), 50, 40, dtype=torch.float64)
+    options = {"prototype": randn(32, seed=9)} if name.startswith("prototype") else {}
+    found, expected = (make_strategy(name, steerer, **options).match(a, b) for steerer in (matrix, blocks))
+    assert_same(found, expected, atol=1e-6, angle_atol=1e-6, pair_atol=1e-6)
+
+
 @pytest.mark.parametrize("name", [name for name in STEERERS if name not in ("freq1", "no-zero")])
 def test_invariant(name: str, dtype: torch.dtype) -> None:
     steerer = STEERERS[name][0]()
@@ -216,6 +273,128 @@ def test_subset(name: str, order: int, dtype: torch.dtype) -> None:
     assert found.angle == pytest.approx(rotation)
     everything = make_strategy("max-matches", steerer, **coarse).match(a, b)
     assert_same(found, everything, atol=2 * atol_of(dtype), pair_atol=1e-9)
+
+
+# Rotations that are given ---------------------------------------------------------------------------------------------
+
+UNEVEN = (0.3, 1.0, 2.2, 4.0, 5.9)
+LISTS: dict[str, list[tuple[float, ...]]] = {
+    "spread": [UNEVEN, (2.2,), (0.5, 2.2, 0.5 + math.pi, 2.2 + math.pi), (4.0, 2.2, 0.0), rotations_of(6)],
+    "signs": [UNEVEN, (2.2, 2.2 + math.pi)],
+    "inv": [UNEVEN],
+    "learned-SO2": [UNEVEN, (2.2, 0.0)],
+    "perm-C4": [(QUARTER, 0.0), (2 * QUARTER,), (0.0, 3 * QUARTER, QUARTER)],
+    "perm-C5": [(0.0,), tuple(2 * math.pi * k / 5 for k in (3, 1))],
+    "cycles-C4": [(0.0, 2 * QUARTER)],
+    "blocks-C6": [tuple(math.pi * k / 3 for k in (0, 2, 3, 5))],
+    "learned-C4": [(QUARTER, 3 * QUARTER)],
+    "learned-C3": [(0.0, 2 * math.pi / 3)],
+}
+"""Of each steerer some rotations, of which one is that of :func:`rotation_in`, or is not."""
+GIVEN = [(name, angles) for name, lists in LISTS.items() for angles in lists]
+
+
+@pytest.mark.parametrize(("name", "angles"), GIVEN, ids=str)
+def test_given_angles(name: str, angles: tuple[float, ...], dtype: torch.dtype) -> None:
+    steerer = STEERERS[name][0]()
+    a, b, _ = planted(steerer, rotation_in(steerer.group), 60, 41, dtype=dtype)
+    tried = {"angles": angles, "refine": False}
+    found = make_strategy("max-matches", steerer, **tried).match(a, b)
+    assert_same(found, reference.max_matches(a, b, steerer, angles), atol=atol_of(dtype), pair_atol=1e-9)
+    found = make_strategy("max-similarity", steerer, **tried).match(a, b)
+    expected = reference.max_similarity(a, b, steerer, angles)
+    assert_same(found, expected, atol=atol_of(dtype), angle_atol=math.inf if name == "inv" else 1e-9)
+    found = make_strategy("subset", steerer, subset_size=30, seed=5, **tried).match(a, b)
+    generator = torch.Generator().manual_seed(5)
+    index0, index1 = torch.randperm(60, generator=generator)[:30], torch.randperm(41, generator=generator)[:30]
+    expected = reference.subset(a, b, steerer, angles, index0=index0, index1=index1)
+    assert_same(found, expected, atol=atol_of(dtype), pair_atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["max-matches", "max-similarity", "subset"])
+@pytest.mark.parametrize("key", ["spread", "learned-SO2", "perm-C4"])
+def test_an_order_is_a_list_of_angles(name: str, key: str) -> None:
+    steerer = STEERERS[key][0]()
+    a, b, _ = planted(steerer, QUARTER, 60, 41)
+    by_order, by_angles = make_strategy(name, steerer, order=4), make_strategy(name, steerer, angles=rotations_of(4))
+    assert by_order.rotations == by_angles.rotations
+    assert_identical(by_angles.match(a, b), by_order.match(a, b))
+
+
+@pytest.mark.parametrize("key", ["spread", "learned-SO2", "learned-C4", "perm-C4"])
+def test_angles_count_modulo_a_full_turn(key: str) -> None:
+    """Of a learned steerer, which need not repeat itself, a rotation is that of [0, 2 pi)."""
+    steerer = STEERERS[key][0]()
+    assert make_strategy(
+        "max-matches", steerer, angles=[-QUARTER, 2 * math.pi, 9 * QUARTER]
+    ).rotations == pytest.approx((3 * QUARTER, 0.0, QUARTER), abs=1e-12)
+    a, b, _ = planted(steerer, 3 * QUARTER, 60, 41)
+    found = make_strategy("max-matches", steerer, angles=[-QUARTER], refine=False).match(a, b)
+    assert_same(found, reference.max_matches(a, b, steerer, [3 * QUARTER]), pair_atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["max-matches", "max-similarity", "subset"])
+@pytest.mark.parametrize(
+    ("steerer", "options", "reason"),
+    [
+        (Steerer.spread(16), {"angles": []}, "angles holds none"),
+        (Steerer.spread(16), {"angles": ()}, "angles holds none"),
+        (Steerer.spread(16), {"angles": [0.0, math.nan]}, "angles must be finite, got .*nan"),
+        (Steerer.spread(16), {"angles": [math.inf]}, "angles must be finite"),
+        (Steerer.spread(16), {"angles": [0.0, QUARTER, 0.0]}, "angles holds 0 degrees twice"),
+        (Steerer.spread(16), {"angles": [0.0, 2 * math.pi]}, "angles holds 0 degrees twice; they count modulo"),
+        (Steerer.spread(16), {"angles": [-1e-12, 0.0]}, "angles holds 0 degrees twice"),
+        (Steerer.spread(16), {"angles": [math.radians(-90), math.radians(270)]}, "angles holds 270 degrees twice"),
+        (Steerer.spread(16), {"angles": ["up", "down"]}, r"angles must be numbers, got \['up'"),
+        (Steerer.spread(16), {"angles": 1.0}, "angles must be numbers, got 1.0"),
+        (Steerer.spread(16), {"angles": "90"}, "angles must be numbers, got '90'"),
+        (Steerer.spread(16), {"angles": [0.0], "order": 4}, "give order or angles, not both"),
+        (Steerer.spread(16), {"angles": [0.0], "order": None}, "give order or angles, not both"),
+        (
+            Steerer.perm(16),
+            {"angles": [0.0, math.pi / 4]},
+            "C4 rotates by multiples of 90 degrees only, got 45 degrees",
+        ),
+        (Steerer.perm(16), {"angles": [QUARTER, 5 * QUARTER]}, "angles holds 90 degrees twice"),
+        (learned("C3"), {"angles": [QUARTER]}, "C3 rotates by multiples of 120 degrees only, got 90"),
+    ],
+)
+def test_angles_that_cannot_be_tried(name: str, steerer: Steerer, options: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        make_strategy(name, steerer, **options)
+
+
+# One keypoint in each image -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["max-matches", "subset"])
+@pytest.mark.parametrize("key", ["spread", "signs", "perm-C4", "perm-C5", "learned-SO2", "learned-C4", "random-C4"])
+def test_of_one_keypoint_the_rotation_is_the_most_similar(name: str, key: str, dtype: torch.dtype) -> None:
+    """Every rotation has one match of probability 1, up to rounding, which must not decide."""
+    steerer = STEERERS[key][0]()
+    order = steerer.group.order or 16
+    strategy = make_strategy(name, steerer, order=order, refine=False)
+    drawn = make_strategy("subset", steerer, order=order, subset_size=1, refine=False)
+    for seed in range(15):
+        a, b = (randn(1, steerer.dim, seed=2 * seed + k, dtype=dtype) for k in range(2))
+        cosines = reference.steered_cosines(a, b, steerer, order).flatten()
+        best = int(cosines.argmax())
+        found = strategy.match(a, b)
+        assert found.indices.tolist() == [[0, 0]]
+        assert found.scores.tolist() == pytest.approx([1.0])
+        assert found.angle == pytest.approx(rotations_of(order)[best])
+        again = a.expand(3, -1), b.expand(2, -1)  # of which one of each is drawn
+        assert drawn.match(*again).angle == pytest.approx(rotations_of(order)[best])
+        batch = strategy.match_batch([a, a[:0]], [b, b])
+        assert batch[0].angle == found.angle
+
+
+def test_of_one_keypoint_and_equal_rotations_it_is_the_first() -> None:
+    steerer = Steerer.from_spec("4x0 + 4x2")  # the half turn changes nothing
+    for seed in range(20):
+        a, b = (randn(1, 12, seed=2 * seed + k, dtype=torch.float32) for k in range(2))
+        found = make_strategy("max-matches", steerer, order=16, refine=False).match(a, b)
+        assert found.angle < math.pi
 
 
 @given(
@@ -510,6 +689,42 @@ def test_fewer_keypoints_than_the_subset(n: int, m: int) -> None:
     assert_same(found, make_strategy("max-matches", steerer, refine=False).match(a, b), atol=2e-5, pair_atol=1e-9)
 
 
+def test_where_nothing_matches_on_the_subsets_all_is_matched_unrotated() -> None:
+    """One of 300 keypoints corresponds, too few to be drawn: the threshold keeps all others from matching."""
+    steerer = Steerer.spread(32)
+    strategy = make_strategy("subset", steerer, subset_size=20, threshold=0.9)
+    a, b = torch.ones(300, 32), torch.ones(300, 32)
+    common = randn(32, dtype=torch.float32)
+    a[170], b[260] = common, common
+    rotated = planted(steerer, QUARTER, 40, 35, noise=0.0)[:2]
+    elsewhere = b.clone()
+    elsewhere[260] = -common
+    pairs = [(a, b), rotated, (a, elsewhere), (a[:0], b)]
+    expected = [reference.dual_softmax(a, b, threshold=0.9), None, None, None]
+    for found in (
+        [strategy.match(*pair) for pair in pairs],
+        strategy.match_batch([first for first, _ in pairs], [second for _, second in pairs]),
+        strategy._match_all(pairs),  # together, as on a GPU
+    ):
+        assert_same(found[0], expected[0])
+        assert found[0].indices.tolist() == [[170, 260]]
+        assert (found[0].angle, found[0].angles) == (None, None)
+        assert found[1].angle == pytest.approx(QUARTER, abs=0.02)
+        assert [len(one) for one in found[2:]] == [0, 0]
+        assert [one.angle for one in found[2:]] == [None, None]
+
+
+def test_a_list_without_the_right_rotation_leaves_what_is_unrotated() -> None:
+    steerer = Steerer.freq1(32)
+    a = randn(30, 32)
+    strategy = make_strategy("subset", steerer, angles=[math.pi], threshold=0.9)  # all are drawn
+    assert len(make_strategy("max-matches", steerer, angles=[math.pi], threshold=0.9).match(a, a)) == 0
+    found = strategy.match(a, a)
+    assert found.indices.tolist() == [[k, k] for k in found.indices[:, 0].tolist()]
+    assert len(found) == 30
+    assert (found.angle, found.angles) == (None, None)
+
+
 # Refusals -------------------------------------------------------------------------------------------------------------
 
 
@@ -523,7 +738,15 @@ def test_fewer_keypoints_than_the_subset(n: int, m: int) -> None:
         (Steerer.from_spec("4x2"), "needs every frequency to be 1"),
         (Steerer.from_spec("4x1", "C2"), "needs every frequency to be 1"),
         (Steerer.from_spec("4x3", "C8"), "needs every frequency to be 1"),
-        (Steerer.freq1(32, learnable=True), "not a learned matrix"),
+        (Steerer.spread(32, learnable=True), r"nearest representation is 8x0 \+ 2x1 \+ .* of SO2, with a residual of"),
+        (Steerer.from_matrix(2 * Steerer.freq1(32).generator(), "SO2"), "nearest representation is 16x2 of SO2"),
+        (Steerer.from_matrix(Steerer.perm(32).generator(), "C4"), r"nearest representation is 8x0 \+ 8x1 \+ 8x2 of C4"),
+        (Steerer.from_matrix(-torch.eye(4), "C2"), "nearest representation is 4x1 of C2"),
+        (Steerer.from_matrix(torch.tensor([[0.0, 1.0], [0.0, 0.0]]), "SO2"), "cannot be diagonalised"),
+        (
+            Steerer.from_matrix(Steerer.freq1(32).generator() + 0.05 * randn(32, 32), "SO2"),
+            "not one of frequency 1 within 0.01: the nearest representation is 16x1 of SO2, with a residual of 0.[12]",
+        ),
     ],
 )
 def test_procrustes_is_for_frequency_1(name: str, steerer: Steerer, reason: str) -> None:
@@ -563,12 +786,17 @@ def test_orders_that_the_steerer_does_not_have(name: str, steerer: Steerer, orde
     [
         ("max-similarity", Steerer.perm(16), "the rotations of C4 only"),
         ("max-similarity", learned("C4"), "the rotations of C4 only"),
-        ("max-similarity", learned("SO2"), "needs a fixed SO"),
+        (
+            "max-similarity",
+            Steerer.from_matrix(torch.tensor([[0.0, 1.0], [0.0, 0.0]]), "SO2"),
+            r"\|G - V L V\^-1\| / \|G\| is 1, and the condition of V is .*; give an order instead, such as 8",
+        ),
+        ("max-similarity", Steerer.from_matrix(torch.eye(6).roll(1).triu(1), "SO2"), "give an order instead"),
         ("max-matches", Steerer.spread(16), "needs an order"),
         ("subset", Steerer.spread(16), "needs an order"),
     ],
 )
-def test_every_angle_is_for_max_similarity_of_fixed_so2(name: str, steerer: Steerer, reason: str) -> None:
+def test_every_angle_is_for_max_similarity_of_so2(name: str, steerer: Steerer, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         make_strategy(name, steerer, order=None)
 
@@ -665,3 +893,40 @@ def test_aligning_leaves_descriptions_as_they_are(spec: tuple[str, str], dtype: 
     assert sorted(found.indices.tolist()) == [[k, k] for k in range(12)]
     assert found.angle == pytest.approx(2 * math.pi / 5, abs=1e-3)
     assert torch.equal(strategy.match(first, second.contiguous()).indices, found.indices)
+
+
+# Threads --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["dual-softmax", "max-matches", "max-similarity", "subset", "procrustes", "mutual-nearest"]
+)
+def test_the_number_of_threads_changes_nothing(name: str) -> None:
+    """To the bit, and with tiles of several kinds: column sums are added up in an order of their own."""
+    steerer = Steerer.freq1(16) if name == "procrustes" else Steerer.spread(32)
+    pairs = [planted(steerer, QUARTER, n, m)[:2] for n, m in ((300, 280), (70, 90))]
+    options = {"tile": 37} if name != "subset" else {"tile": 37, "subset_size": 50}
+    strategy = make_strategy(name, None if name in ("dual-softmax", "mutual-nearest") else steerer, **options)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(strategy.match_batch([a for a, _ in pairs], [b for _, b in pairs]))
+    finally:
+        torch.set_num_threads(before)
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            assert torch.equal(one.indices, other.indices)
+            assert torch.equal(one.scores, other.scores)
+            assert one.angle == other.angle
+
+
+@pytest.mark.parametrize("strength", [0.0, -0.3])
+@pytest.mark.parametrize("order", [8, None])
+def test_where_rotations_change_nothing_the_first_is_reported(strength: float, order: int | None) -> None:
+    """A generator without frequencies: rounding would pick any rotation."""
+    steerer = Steerer.from_matrix(strength * torch.eye(6), "SO2")
+    strategy = make_strategy("max-similarity", steerer, order=order)
+    for seed in range(20):
+        a, b = (torch.randn(1, 6, generator=torch.Generator().manual_seed(2 * seed + k)) for k in range(2))
+        assert strategy.match(a, b).angle == pytest.approx(0.0, abs=1e-9)

@@ -280,10 +280,10 @@ def test_weights_of_something_else_are_refused(store: Path, tmp_path: Path) -> N
     ("content", "message"),
     [
         (torch.eye(128), r"descriptions of length 256, but its steerer acts on length 128"),
-        (torch.zeros(256, 3), "needs a square matrix"),
+        (torch.zeros(256, 3), "not a square matrix"),
         (torch.full((256, 256), math.nan), "NaN"),
         (torch.zeros(256, 256, dtype=torch.long), "floating-point"),
-        ({"a": torch.eye(2), "b": torch.eye(2)}, "expected a single tensor"),
+        ({"a": torch.eye(2), "b": torch.eye(2)}, "not a steerer: a state dict of 2 tensors"),
     ],
 )
 def test_a_steerer_that_does_not_fit_is_refused(
@@ -414,7 +414,7 @@ def test_a_model_stands_for_its_detector() -> None:
     assert with_detector(find("disk"), "superpoint").detector is superpoint
     for name, own in (("dedode-b", "dedode-l"), ("dedode-b", "dedode-g"), ("disk", "disk"), ("sift", "sift")):
         assert with_detector(find(name), own) is find(name)
-    with pytest.raises(ValueError, match=r"unknown detector 'no-such'; use dedode-l, .* or a model: compact"):
+    with pytest.raises(ValueError, match=r"unknown detector 'no-such'; use dedode-l, .* a model: compact"):
         steerers.load("disk", detector="no-such")
 
 
@@ -546,6 +546,21 @@ def test_a_steerer_of_ones_own(tmp_path: Path) -> None:
         steerers.load("upright-sift", steerer=tmp_path / "short.safetensors")
     with pytest.raises((OSError, ValueError), match=r"missing\.safetensors"):
         steerers.load("upright-sift", steerer=tmp_path / "missing.safetensors")
+
+
+def test_a_published_steerer_of_ones_own(tmp_path: Path) -> None:
+    """A matrix in a .pth, whose name says the group."""
+    matrix = Steerer.perm(128).generator().float()
+    torch.save({"steerer.weight": matrix}, tmp_path / "mine_C4.pth")
+    matcher = steerers.load("sift", steerer=tmp_path / "mine_C4.pth")
+    assert (matcher.strategy.name, str(matcher.model.steerer.group)) == ("max-matches", "C4")  # type: ignore[union-attr]
+    assert torch.equal(matcher.model.steerer.generator(), matrix)  # type: ignore[union-attr]
+    torch.save(matrix, tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match=r"mine\.pth: a matrix that does not say of which group"):
+        steerers.load("sift", steerer=tmp_path / "mine.pth")
+    torch.save(torch.eye(64), tmp_path / "short_C4.pth")
+    with pytest.raises(ValueError, match="descriptions of length 128, but its steerer acts on length 64"):
+        steerers.load("sift", steerer=tmp_path / "short_C4.pth")
 
 
 @pytest.mark.parametrize("fast", [True, False])

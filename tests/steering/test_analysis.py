@@ -251,6 +251,106 @@ def test_matrices_that_cannot_be_diagonalised_are_refused(group: Group, dim: int
             steerer.invariant_projector()
 
 
+# Frequency 1 ----------------------------------------------------------------------------------------------------------
+
+
+@given(
+    group=st.just(SO2) | cyclic_groups().filter(lambda group: group.order != 2),
+    pairs=st.integers(1, 8),
+    seed=seeds,
+    factor=st.floats(0.2, 5),
+    orthogonal=st.booleans(),
+)
+def test_pairs_of_coordinates_rotate_with_the_image(
+    group: Group, pairs: int, seed: int, factor: float, orthogonal: bool
+) -> None:
+    """In the new basis, which is orthonormal for the inner product that no rotation changes."""
+    representation = Representation(group, ((pairs, 1),))
+    exact = Steerer.from_matrix(disguised(representation, seed, orthogonal=orthogonal), group)
+    steerer = Steerer.from_matrix(scaled(exact.generator(), group, factor), group)
+    basis, angle = steerer.frequency1_basis(), a_rotation(group)
+    assert basis.dtype == torch.float64
+    assert_near(basis @ exact.matrix(angle), textbook_matrix(representation, angle) @ basis, 1e-8)
+    rotations = (Group(5) if group.continuous else group).angles().tolist()  # which average as all do
+    average = torch.stack([exact.matrix(t).mT @ exact.matrix(t) for t in rotations]).mean(dim=0)
+    assert_near(basis.mT @ basis, average, 1e-8)
+    if orthogonal:
+        assert_near(basis @ basis.mT, identity(2 * pairs), 1e-8)
+
+
+def test_the_sense_of_blocks_does_not_matter() -> None:
+    steerer = Steerer.from_spec("3x1 + 2x-1")
+    basis = steerer.frequency1_basis()
+    assert_near(basis @ basis.mT, identity(10), 1e-9)
+    expected = Representation.parse("5x1", "SO2").matrix(0.7)
+    assert_near(basis @ steerer.matrix(0.7) @ basis.mT, expected, 1e-9)
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1e-3])
+def test_matrices_near_frequency_1(noise: float) -> None:
+    exact = disguised(Representation.parse("16x1", "SO2"), 3, orthogonal=True)
+    basis = analysis.frequency1_basis(exact + noise * randn(32, 32) / 6, SO2)
+    assert_near(basis @ basis.mT, identity(32), 10 * noise)
+    rotated = basis @ torch.linalg.matrix_exp(0.7 * exact) @ basis.mT
+    assert_near(rotated, Representation.parse("16x1", "SO2").matrix(0.7), 10 * noise)
+
+
+@pytest.mark.parametrize(
+    ("spec", "group", "nearest"),
+    [("2x0 + 3x1", "SO2", r"2x0 \+ 3x1 of SO2"), ("4x2", "SO2", "4x2 of SO2"), ("3x1", "C2", "3x1 of C2")],
+)
+def test_other_frequencies_are_refused(spec: str, group: str, nearest: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"not one of frequency 1 within 0.01: the nearest representation is {nearest}"
+    ):
+        Steerer.from_spec(spec, group).frequency1_basis()
+
+
+# The exponential ------------------------------------------------------------------------------------------------------
+
+
+@given(dim=st.integers(1, 16), angle=st.floats(-1, 7), seed=seeds)
+def test_the_exponential_of_any_matrix(dim: int, angle: float, seed: int) -> None:
+    """Up to a factor, which keeps it from growing."""
+    generator = randn(dim, dim, seed=seed) * dim**-0.5
+    found = analysis.exponential(generator)
+    assume(found.sound)
+    growth = float(torch.linalg.eigvals(generator).real.max())
+    expected = torch.linalg.matrix_exp(angle * (generator - growth * identity(dim)))
+    (actual,) = found.matrices(torch.tensor([angle], dtype=torch.float64))
+    assert_near(actual, expected, 1e-9 * found.condition)
+    description = randn(dim, seed=seed + 1)
+    coordinates = found.move(found.inverse @ description, torch.tensor(angle, dtype=torch.float64))
+    assert_near(found.columns @ coordinates, expected @ description, 1e-9 * found.condition)
+    shifted = (generator - growth * identity(dim)) @ (expected @ description)
+    assert_near(found.columns @ found.derivative(coordinates), shifted, 1e-8 * found.condition)
+    assert float(found.growth.max()) == 0
+
+
+@given(representation=representations(st.just(SO2)), seed=seeds)
+def test_the_exponential_of_a_representation(representation: Representation, seed: int) -> None:
+    found = analysis.exponential(disguised(representation, seed))
+    frequencies = [abs(frequency) for frequency, size in representation.blocks() for _ in range(size)]
+    assert found.sound
+    assert found.residual < 1e-9
+    assert sorted(found.frequency.abs().tolist()) == pytest.approx(sorted(frequencies), abs=1e-6)
+    assert float(found.growth.abs().max()) < 1e-6
+    exact = analysis.exponential(representation.generator())
+    assert exact.rate == pytest.approx(max(frequencies))
+    assert exact.condition == pytest.approx(1)
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_too_few_eigenvectors_are_told(rotated: bool) -> None:
+    matrix = jordan(0.0, 6)
+    if rotated:
+        basis = random_orthogonal(6)
+        matrix = basis @ matrix @ basis.mT
+    found = analysis.exponential(matrix)
+    assert not found.sound
+    assert found.condition > analysis.MAX_CONDITION
+
+
 # Eigenvalues ----------------------------------------------------------------------------------------------------------
 
 

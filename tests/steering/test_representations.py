@@ -102,6 +102,27 @@ def test_steps_refuse_angles_that_are_no_numbers(angle: float) -> None:
         Group(4).steps(torch.tensor([0.0, angle], dtype=torch.float64))
 
 
+@given(group=groups(), data=st.data())
+def test_rotations_are_brought_to_one_turn(group: Group, data: Any) -> None:
+    angle, turns = data.draw(angles_of(group)), data.draw(st.integers(-3, 3))
+    (kept,) = group.rotations([angle + 2 * math.pi * turns])
+    assert 0 <= kept < 2 * math.pi
+    assert abs(math.remainder(kept - angle, 2 * math.pi)) < 1e-8
+    assert group.rotations(torch.tensor([kept], dtype=torch.float64)) == (kept,)
+    with pytest.raises(ValueError, match="degrees twice"):
+        group.rotations([angle, angle + 2 * math.pi * turns])
+
+
+@pytest.mark.parametrize(
+    ("angles", "message"),
+    [([], "holds none"), ([0.0, math.inf], "must be finite"), (["0"], "must be numbers"), ("90", "must be numbers")],
+)
+def test_rotations_that_are_none(angles: Any, message: str) -> None:
+    for group in (SO2, Group(4)):
+        with pytest.raises(ValueError, match=f"angles {message}"):
+            group.rotations(angles)
+
+
 def test_so2_has_no_steps() -> None:
     with pytest.raises(ValueError, match="discretise it to C_n first"):
         SO2.steps(torch.tensor(0.0))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import PIL.Image
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -698,6 +701,157 @@ def test_files_that_lack_a_part_name_it(missing: str, tmp_path: Path) -> None:
     _weights.save(path, tensors, metadata)
     with pytest.raises(ValueError, match=f"steerer.safetensors does not hold a steerer: .*{missing}"):
         Steerer.load(path)
+
+
+# Files of others ------------------------------------------------------------------------------------------------------
+
+PUBLISHED = randn(8, 8, dtype=torch.float32)
+FORMS: dict[str, Callable[[], Any]] = {
+    "bare": lambda: PUBLISHED,
+    "parameter": lambda: torch.nn.Parameter(PUBLISHED),
+    "weight": lambda: {"weight": PUBLISHED},
+    "linear": lambda: OrderedDict(weight=PUBLISHED, bias=torch.zeros(8)),
+    "wrapped": lambda: {"steerer.weight": PUBLISHED},
+    "beside others": lambda: {"net.weight": torch.zeros(8, 8), "net.bias": torch.ones(8), "steerer.weight": PUBLISHED},
+    "generator": lambda: {"generator": PUBLISHED, "order": 4},
+    "checkpoint": lambda: {
+        "model": {"encoder.layers.0.weight": torch.zeros(8, 8)},
+        "n": 8,
+        "optimizer": {"state": {}},
+        "lr_scheduler": {"last_epoch": 3},
+        "steerer": {"generator": PUBLISHED},
+    },
+    "checkpoint, bare": lambda: {"model": {}, "steerer": PUBLISHED},
+    "convolution": lambda: {"weight": PUBLISHED[:, :, None, None]},
+    "bare convolution": lambda: PUBLISHED[:, :, None, None],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("ending", [".pth", ".pt", ".PTH", ""])
+def test_published_files(form: str, ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"B_C4_steerer_setting_A{ending}"
+    torch.save(FORMS[form](), path)
+    steerer = Steerer.load(path)
+    assert (str(steerer.group), steerer.dim, steerer.learnable) == ("C4", 8, False)
+    assert torch.equal(steerer.generator(), PUBLISHED)
+    assert torch.equal(steerer.steer(PUBLISHED, QUARTER), torch.nn.functional.linear(PUBLISHED, PUBLISHED))
+    assert Steerer.load(str(path), group="SO2").group == Group(None)  # what is given goes before the name
+
+
+def test_published_safetensors(tmp_path: Path) -> None:
+    path = tmp_path / "xfeat_C8_steerer.safetensors"
+    save_file({"steerer.weight": PUBLISHED[:, :, None, None].contiguous()}, path)
+    steerer = Steerer.load(path)
+    assert str(steerer.group) == "C8"
+    assert torch.equal(steerer.generator(), PUBLISHED)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_published_types(dtype: torch.dtype, tmp_path: Path) -> None:
+    torch.save(PUBLISHED.to(dtype), tmp_path / "c4.pth")
+    generator = Steerer.load(tmp_path / "c4.pth").generator()
+    assert generator.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert torch.equal(generator, PUBLISHED.to(dtype).to(generator.dtype))
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("B_C4_steerer_setting_A", "C4"),
+        ("B_SO2_Spread_steerer_setting_B", "SO2"),
+        ("steerer-c8", "C8"),
+        ("so2", "SO2"),
+        ("C12", "C12"),
+        ("C4.C4", "C4"),
+    ],
+)
+def test_groups_in_names(name: str, group: str, tmp_path: Path) -> None:
+    torch.save(PUBLISHED, tmp_path / f"{name}.pth")
+    assert str(Steerer.load(tmp_path / f"{name}.pth").group) == group
+
+
+@pytest.mark.parametrize("name", ["steerer", "C4andmore", "ABC4", "SO2_as_C8", "C1", "C", "SO3", "C04"])
+def test_names_without_a_group(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.pth"
+    torch.save(PUBLISHED, path)
+    with pytest.raises(
+        ValueError, match=rf"{name}\.pth: a matrix that does not say of which group .* give group, such as C4"
+    ):
+        Steerer.load(path)
+    assert str(Steerer.load(path, group="C4").group) == "C4"
+    with pytest.raises(ValueError, match="unknown group 'D4'"):
+        Steerer.load(path, group="D4")
+
+
+def test_a_group_that_contradicts_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "steerer.safetensors"
+    Steerer.perm(8).save(path)
+    assert Steerer.load(path, group="C_4").group == Group(4)
+    with pytest.raises(ValueError, match=r"steerer\.safetensors: a steerer of C4, but the group shall be SO2"):
+        Steerer.load(path, group="SO2")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (torch.zeros(8, 7), r"not a steerer: a tensor of shape \(8, 7\), not a square matrix"),
+        (torch.zeros(8), "not a steerer: a tensor of shape"),
+        (torch.zeros(8, 8, 3, 3), r"not a steerer: a tensor of shape \(8, 8, 3, 3\)"),
+        (torch.zeros(8, 8, dtype=torch.long), "does not hold a steerer: .*floating-point"),
+        (torch.full((8, 8), math.nan), "does not hold a steerer: .*NaN"),
+        ({}, "not a steerer: an empty dict"),
+        ([PUBLISHED], "not a steerer: an object of type list"),
+        ({"weight": PUBLISHED, "bias": torch.ones(8)}, "'weight' comes with a bias, and a steerer is linear"),
+        ({"steerer.weight": PUBLISHED, "steerer.bias": torch.ones(8)}, "'steerer.weight' comes with a bias"),
+        (
+            {f"encoder.layers.{k}.weight": torch.zeros(8, 8) for k in range(308)},
+            r"a state dict of 308 tensors, such as encoder\.layers\.0\.weight: the weights of a network",
+        ),
+        ({"model": {"w": PUBLISHED}, "optimizer": {}}, "not a steerer: a dict with the entries 'model', 'optimizer'"),
+        ({"steerer": {"a": PUBLISHED, "b": PUBLISHED}}, "not a steerer"),
+        ({"steerer.a": PUBLISHED, "steerer.b": PUBLISHED}, "a state dict of 2 tensors, such as steerer.a"),
+    ],
+)
+def test_files_of_others_that_hold_something_else(content: object, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "B_C4.pth"
+    torch.save(content, path)
+    with pytest.raises(ValueError, match=rf"B_C4\.pth.* {message}"):
+        Steerer.load(path)
+
+
+@pytest.mark.parametrize("ending", ["pth", "jpg", "png", "tif"])
+def test_an_image_is_no_steerer(ending: str, tmp_path: Path) -> None:
+    path, kind = tmp_path / f"C4.{ending}", {"pth": "JPEG", "jpg": "JPEG", "png": "PNG", "tif": "TIFF"}[ending]
+    PIL.Image.new("RGB", (8, 8)).save(path, format=kind)
+    with pytest.raises(WeightsError, match=rf"C4\.{ending}: an image \({kind}\), not a file of tensors"):
+        Steerer.load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"0 1\n-1 0\n", bytes(64)])
+def test_what_torch_did_not_save(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "C4.txt"
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match=r"C4\.txt: .*not a (PyTorch file|file of tensors)"):
+        Steerer.load(path)
+
+
+# The exponential ------------------------------------------------------------------------------------------------------
+
+
+def test_the_exponential_follows_the_generator() -> None:
+    steerer = Steerer.spread(16, max_frequency=3, learnable=True)
+    first = steerer.exponential()
+    assert steerer.exponential() is first
+    with torch.no_grad():
+        steerer.generator().mul_(2)
+    second = steerer.exponential()
+    assert second is not first
+    assert second.rate == pytest.approx(2 * first.rate)
+    steerer.load_state_dict(Steerer.spread(16, max_frequency=3, learnable=True).state_dict())
+    assert steerer.exponential().rate == pytest.approx(first.rate)
+    with pytest.raises(ValueError, match="a C4 steerer has single rotations"):
+        Steerer.perm(16).exponential()
 
 
 # Which way it rotates -------------------------------------------------------------------------------------------------

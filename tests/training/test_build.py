@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from steerers._weights import WeightsError
 from steerers.datasets.folder import Photographs
 from steerers.datasets.pairs import PairBatch, draw_rotations
 from steerers.datasets.photos import PhotoStore, find_photos
-from steerers.models import parts
+from steerers.models import parts, zoo
+from steerers.models.classical import UprightSift
 from steerers.models.compact import Compact
 from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile
@@ -30,6 +32,7 @@ from steerers.training.build import (
     published,
 )
 from steerers.training.config import (
+    TRAINABLE,
     ModelConfig,
     SteererConfig,
     TrainConfig,
@@ -38,6 +41,7 @@ from steerers.training.config import (
     parse_config,
 )
 from steerers.training.objectives import Objective
+from steerers.training.objectives.keypoints import KeypointOptions
 from steerers.training.run_folder import MODEL, export_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -72,32 +76,48 @@ class Patches(nn.Module):
 def reduced(config: TrainConfig) -> TrainConfig:
     """The same with tiny views, few keypoints of a detector without weights, and random networks."""
     large = config.model.kind == "dedode-g"
-    model = {"weights": "", "detector": "upright-sift", "backbone_weights": "dinov2.pth" if large else ""}
+    weights = str(random_weights(config.model.kind)) if config.model.kind not in TRAINABLE else ""
+    model = {"weights": weights, "detector": "upright-sift", "backbone_weights": "dinov2.pth" if large else ""}
     return dataclasses.replace(
         config,
         batch=1,
         precision="float32",
-        data=dataclasses.replace(config.data, views=dataclasses.replace(config.data.views, size=56 if large else 64)),
+        data=dataclasses.replace(
+            config.data, views=dataclasses.replace(config.data.views, size=56 if large else 64, resize="letterbox")
+        ),
         model=dataclasses.replace(config.model, **model),
         matching=dataclasses.replace(config.matching, num_keypoints=60, radius=3.0),
-        keypoints=dataclasses.replace(config.keypoints, most=16, num_keypoints=16),
+        keypoints=reduced_keypoints(config.keypoints),
         validation=ValidationConfig(pairs=1, rotations=(0,)),
     )
 
 
+def random_weights(kind: str) -> Path:
+    """The file of a frozen model, here in the empty cache of weights."""
+    path = Path(os.environ["STEERERS_HOME"]) / f"random-{kind}.pth"
+    path.parent.mkdir(exist_ok=True)
+    torch.save(parts.frozen_network(kind).network.state_dict(), path)
+    return path
+
+
+def reduced_keypoints(options: KeypointOptions) -> KeypointOptions:
+    if options.prior == "sfm":
+        return dataclasses.replace(options, num_keypoints=16, dedode=dataclasses.replace(options.dedode, targets=16))
+    return dataclasses.replace(options, num_keypoints=16, most=16)
+
+
 def batch_of(config: TrainConfig, photographs: Path) -> PairBatch:
-    """A pair that is rotated, where the configuration rotations pairs."""
+    """A pair that is rotated, where the configuration rotates pairs, with what a detector may need."""
     source = Photographs(PhotoStore.open(find_photos(photographs), 96), config.data.views)
     for seed in range(20):
         rotations0, rotations1 = draw_rotations(config.data.rotations, [seed])
         if not torch.equal(rotations0, rotations1) or config.data.rotations.startswith("joint"):
             break
     batch = source.make([source.read(0)], rotations0, rotations1, [seed], CPU)
-    if config.keypoints.prior != "sfm":
-        return batch
     points = torch.rand(1, 20, 2, generator=torch.Generator().manual_seed(0)) * batch.images0.shape[-1]
     moved, seen = batch.warp.forward(points)
-    return dataclasses.replace(batch, anchors=(points, torch.where(seen[..., None], moved, torch.nan)))
+    detections = (points, torch.where(seen[..., None], moved, torch.nan))
+    return dataclasses.replace(batch, detections=detections, known=(batch.masks0, batch.masks1))
 
 
 def trained_parts(config: TrainConfig) -> set[str]:
@@ -174,6 +194,44 @@ def test_compact_without_rotations_and_steerer(photographs: Path) -> None:
     assert all(parameter.grad is not None for _, parameter in objective.trained())
 
 
+LEARNED = {"group": "C4", "kind": "random", "learn": True}
+
+
+@pytest.mark.parametrize("kind", [name for name in (*zoo.ZOO, *zoo.ALIASES) if name not in TRAINABLE])
+def test_setting_a_takes_every_model_of_the_zoo(kind: str) -> None:
+    """Its network is of the published length, and nothing but the steerer is trained."""
+    values = {"setting": "A", "model": {"kind": kind}, "steerer": LEARNED}
+    values["data"] = {"rotations": "C4", "views": {"size": 560}}
+    objective = build_objective(parse_config(values), pretrained=False)
+    assert list(objective.networks()) == ["steerer"]
+    assert objective.steerer is not None
+    assert objective.steerer.dim == zoo.find(kind).dim
+    for setting in ("B", "C", "joint", "detector"):
+        message = (
+            f"model.kind {kind!r} stays as it is: setting 'A' fits a steerer to it, but setting {setting!r} trains"
+        )
+        with pytest.raises(ValueError, match=message):
+            build_objective(parse_config(values | {"setting": setting}))
+
+
+def test_a_frozen_model_has_its_own_keypoints_unless_another_detector_is_named() -> None:
+    values = {"setting": "A", "model": {"kind": "upright-sift"}, "steerer": LEARNED, "data": {"rotations": "C4"}}
+    own = build_objective(parse_config(values))
+    assert isinstance(own.descriptor, UprightSift)
+    assert own._frozen[0] is own.descriptor
+    superpoint = {"kind": "superpoint", "weights": str(random_weights("superpoint")), "detector": "upright-sift"}
+    other = build_objective(parse_config(values | {"model": superpoint})).train()
+    assert isinstance(other._frozen[0], UprightSift)
+    expected = torch.load(superpoint["weights"])
+    assert all(torch.equal(value, expected[name]) for name, value in other.descriptor.network.state_dict().items())
+    assert not other.descriptor.training
+    assert not any(parameter.requires_grad for parameter in other.descriptor.parameters())
+    with pytest.raises(ValueError, match="model: detector_weights are those of a detector: set detector too"):
+        parse_config(values | {"model": {"kind": "superpoint", "detector_weights": "a.pth"}})
+    with pytest.raises(WeightsError, match=r"gone\.pth: no such file"):
+        build_objective(parse_config(values | {"model": {"kind": "superpoint", "weights": "gone.pth"}}))
+
+
 def test_precision_reaches_dedode_that_chooses_its_own() -> None:
     for precision, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         for kind in ("dedode-b", "dedode-detector-l"):
@@ -205,7 +263,11 @@ def test_precision_reaches_dedode_that_chooses_its_own() -> None:
         ),
         ({"model": SMALL, "optimiser": {"learning_rates": {"steerer": 1e-4}}}, "begins with 'steerer'"),
         ({"model": {"kind": "dedode-g"}, "setting": "C"}, "multiple of 14 pixels, got data.views.size 384"),
-        ({"model": SMALL, "keypoints": {"prior": "sfm"}}, "'sfm' needs points of a reconstruction"),
+        (
+            {"setting": "detector", "model": {"kind": "dedode-detector-l"}, "keypoints": {"prior": "sfm"}},
+            "'sfm' needs points of a reconstruction",
+        ),
+        ({"model": SMALL, "keypoints": {"prior": "sfm"}}, r"setting 'joint' .* not 'sfm', which is DeDoDe's"),
         (
             {"model": SMALL, "steerer": {"group": "C4", "kind": "perm"}},
             "C4 does not have all the rotations of .* 'SO2'",
@@ -265,6 +327,27 @@ def test_what_is_neither_a_file_nor_published_is_named(tmp_path: Path) -> None:
         "superpoint_v1.pth": "missing",
         "runs/none/model.safetensors": "missing",
     }
+
+
+def test_the_weights_of_frozen_models_are_told_beforehand() -> None:
+    for config, expected in (
+        (ModelConfig(kind="upright-sift"), {}),
+        (ModelConfig(kind="disk"), {"depth-save.pth": "to be downloaded"}),
+        (ModelConfig(kind="disk", weights="mine.pth"), {"mine.pth": "missing"}),
+        (
+            ModelConfig(kind="disk", detector="dedode-l-c4"),
+            {"depth-save.pth": "to be downloaded", "dedode_detector_C4.pth": "to be downloaded"},
+        ),
+        (
+            ModelConfig(kind="dedode-g-c4-perm"),
+            {
+                "G_C4_Perm_descriptor_setting_C.pth": "to be downloaded",
+                "dinov2_vitl14_pretrain.pth": "to be downloaded",
+                "dedode_detector_C4.pth": "to be downloaded",
+            },
+        ),
+    ):
+        assert dict(needed_weights(config)) == expected
 
 
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
@@ -330,10 +413,25 @@ def test_a_steerer_from_a_file_is_trained_or_not_as_asked(tmp_path: Path) -> Non
             assert steerer is not None
             assert steerer.learnable == learn
             torch.testing.assert_close(steerer.generator().float(), saved.generator().float())
-    with pytest.raises(ValueError, match=r"a steerer of C4 for descriptions of length 16, but .* C8 .* length 16"):
+    with pytest.raises(ValueError, match=r"steerer\.safetensors: a steerer of C4, but the group shall be C8"):
         build_steerer(SteererConfig(group="C8", kind=str(path)), 16, 0)
     with pytest.raises(ValueError, match="length 32"):
         build_steerer(SteererConfig(group="C4", kind=str(path)), 32, 0)
+
+
+def test_a_steerer_from_a_published_file(tmp_path: Path) -> None:
+    """Its group is that of the configuration."""
+    matrix = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
+    torch.save({"steerer": {"generator": matrix}}, tmp_path / "latest.pth")
+    for group in ("C4", "SO2"):
+        for learn in (False, True):
+            config = SteererConfig(group=group, kind=str(tmp_path / "latest.pth"), learn=learn)
+            steerer = build_steerer(config, 16, 0)
+            assert steerer is not None
+            assert (str(steerer.group), steerer.learnable) == (group, learn)
+            assert torch.equal(steerer.generator(), matrix)
+    with pytest.raises(ValueError, match=r"other\.pth: No such file"):
+        build_steerer(SteererConfig(kind=str(tmp_path / "other.pth")), 16, 0)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from helpers import CONFIG_FOLDER
 from steerers._weights import load
 from steerers.models.zoo import COMPACT
-from steerers.training.config import TrainConfig, load_config, parse_change, parse_config, to_dict
+from steerers.training.config import OptimiserConfig, TrainConfig, load_config, parse_change, parse_config, to_dict
 
 CONFIGS = sorted(CONFIG_FOLDER.glob("*.toml"))
 
@@ -91,7 +91,7 @@ def test_there_is_a_configuration_for_every_kind_of_row() -> None:
         (s, g) for s in "ABC" for g in ("C4", "SO2")
     }
     assert {config.steerer.kind for config in described} == {"inv", "freq1", "perm", "spread", "random", "none"}
-    assert {config.model.kind for config in described} == {"dedode-b", "dedode-g"}
+    assert {config.model.kind for config in described} == {"dedode-b", "dedode-g", "disk"}
     assert {config.data.rotations for config in loaded if config.setting == "detector"} == {"C4", "SO2"}
 
 
@@ -108,6 +108,7 @@ def test_the_paper_s_hyperparameters() -> None:
             half_view = config.data.views.size / 2
             assert math.isclose(config.matching.radius, 0.01 * half_view), path
             assert config.matching.num_keypoints == 5000, path
+            assert config.data.views.resize == "squash", path
             assert config.model.detector == f"dedode-l-{config.data.rotations.removeprefix('joint-').lower()}", path
         assert config.optimiser.rate_of("steerer.action.weight") == (1e-3 if fitted else 2e-4), path
 
@@ -118,6 +119,13 @@ def test_names_of_older_runs_are_read() -> None:
     assert "colmap_share" in shipped["data"]
     data = parse_config(shipped).data
     assert (data.colmap_fraction, data.mosaics.fraction) == (0.2, 0.6)
+
+
+def test_options_that_are_gone_are_read_where_they_were_off() -> None:
+    assert json.loads(load(COMPACT)[1]["config"])["keypoints"]["matchability"] == 0.0
+    assert parse_config({"keypoints": {"matchability": 0.0}}) == TrainConfig()
+    with pytest.raises(ValueError, match=r"unknown key 'keypoints\.matchability'"):
+        parse_config({"keypoints": {"matchability": 0.5}})
 
 
 # Refusing -------------------------------------------------------------------------------------------------------------
@@ -135,6 +143,7 @@ def test_names_of_older_runs_are_read() -> None:
         ({"compile": 1}, "compile must be true or false, got 1"),
         ({"optimiser": {"clip": "no"}}, "optimiser.clip must be a number, got 'no'"),
         ({"optimiser": {"clip": True}}, "optimiser.clip must be a number, got True"),
+        ({"model": {"kind": "disc"}}, r"model: kind must be one of compact, .*, or in setting A .*disk.*; got 'disc'"),
         ({"model": {"detector": 3}}, "model.detector must be a string, got 3"),
         ({"data": "photographs"}, "data must be a table, got 'photographs'"),
         ({"data": {"path": "photographs"}}, "data.path must be a list"),
@@ -149,14 +158,29 @@ def test_names_of_older_runs_are_read() -> None:
         ({"name": ".."}, "name must be a plain name"),
         ({"data": {"held_out": 1.0}}, r"data: held_out must be in \[0, 1\), got 1.0"),
         ({"data": {"max_photo_size": 8}}, "data: max_photo_size"),
+        ({"data": {"views": {"resize": "crop"}}}, "data.views.resize must be one of letterbox, squash, got 'crop'"),
+        ({"data": {"views": {"resize": "squash"}}}, "data: views.resize 'squash' is for photographs that are shown"),
         ({"data": {"views": {"size": 8}}}, "data.views: size of a view must be at least 32"),
-        ({"optimiser": {"learning_rate": 0}}, "optimiser: learning rates must be positive"),
-        ({"optimiser": {"learning_rate": math.nan}}, "optimiser: learning rates must be positive"),
+        ({"optimiser": {"learning_rate": 0}}, "optimiser: learning_rate must be positive and at most 1e30, got 0"),
+        ({"optimiser": {"learning_rate": -1e-3}}, "optimiser: learning_rate must be positive and .*, got -0.001"),
+        ({"optimiser": {"learning_rate": math.nan}}, "optimiser.learning_rate must be a finite number, got nan"),
+        ({"optimiser": {"learning_rate": math.inf}}, "optimiser.learning_rate must be a finite number, got inf"),
+        ({"optimiser": {"learning_rates": {"a": -1}}}, "optimiser: learning_rates must be 0 to 1e30, got -1.0 for"),
+        ({"optimiser": {"learning_rates": {"a": math.inf}}}, "optimiser.learning_rates.a must be a finite number"),
+        ({"optimiser": {"learning_rate": 1e300}}, r"optimiser: learning_rate must be .* at most 1e30, got 1e\+300"),
+        ({"optimiser": {"clip": -math.inf}}, "optimiser.clip must be a finite number, got -inf"),
+        ({"data": {"views": {"scale": [0.5, math.inf]}}}, r"data.views.scale\[1\] must be a finite number, got inf"),
+        ({"data": {"max_broken": 1.0}}, r"data: max_broken must be in \[0, 1\), got 1.0"),
+        ({"steps": 10**400}, r"steps must be a number of 64 bits, got 1000+\.\.\.$"),
+        ({"optimiser": {"clip": 10**400}}, "optimiser.clip must be a number of 64 bits, got 1000"),
+        ({"steps": "x" * 1000}, r"steps must be a whole number, got 'x+\.\.\.$"),
         ({"optimiser": {"ema": 1}}, "optimiser: ema must be in"),
-        ({"optimiser": {"weight_decay": -1}}, "optimiser: weight_decay must not be negative"),
+        ({"optimiser": {"weight_decay": -1}}, "optimiser: weight_decay must be 0 to 1e6, got -1"),
         ({"validation": {"every": -1}}, "validation: every must not be negative"),
         ({"matching": {"radius": 0}}, "matching: radius must be positive"),
         ({"keypoints": {"suppress": 2}}, "keypoints: suppress must be odd"),
+        ({"keypoints": {"prior": "sfm", "most": 9}}, "keypoints: most does not apply to DeDoDe's objective"),
+        ({"keypoints": {"dedode": {"targets": 9}}}, "keypoints: dedode is DeDoDe's objective, of prior 'sfm'"),
     ],
 )
 def test_what_is_wrong_is_named(values: dict[str, Any], message: str) -> None:
@@ -179,6 +203,31 @@ def test_the_file_is_named_too(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
     with pytest.raises(ValueError, match="not a TOML file"):
         load_config(tmp_path / "latin.toml")
+
+
+def test_a_mark_of_the_byte_order_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "windows.toml"
+    path.write_bytes(b"\xef\xbb\xbfsteps = 7\r\n")
+    assert load_config(path).steps == 7
+
+
+def test_what_is_nested_without_end_is_named(tmp_path: Path) -> None:
+    deep = 3000
+    for text in (
+        f"steps = {'[' * deep}",
+        f"steps = {'{a = ' * deep}",
+        f"[{'.'.join('a' * deep)}]",
+        f"{'.'.join('a' * deep)} = 1",
+    ):
+        path = write(tmp_path, text)
+        with pytest.raises(ValueError, match=r"it is nested too deeply|not a TOML file") as error:
+            load_config(path)
+        assert str(error.value).startswith(str(path))
+        assert len(str(error.value)) < 300
+    with pytest.raises(ValueError, match="steps: it is nested too deeply"):
+        parse_change(f"steps={'[' * deep}")
+    with pytest.raises(ValueError, match="it is nested too deeply"):
+        load_config(write(tmp_path, ""), {".".join("a" * deep): 1})
 
 
 # Changes --------------------------------------------------------------------------------------------------------------
@@ -254,3 +303,10 @@ def test_dotted_and_nested_rates_are_one(rates: dict[str, float]) -> None:
         else:
             nested[first] = rate
     assert parse_config({"optimiser": {"learning_rates": nested}}).optimiser.learning_rates == rates
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, -1.0])
+@pytest.mark.parametrize("name", ["learning_rate", "weight_decay", "clip", "ema"])
+def test_no_option_of_the_optimiser_is_infinite_or_negative(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} must"):
+        OptimiserConfig(**{name: value})

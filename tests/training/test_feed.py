@@ -21,6 +21,7 @@ from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations
 from steerers.training.build import build_objective
 from steerers.training.config import DataConfig, TrainConfig, load_config, parse_config
 from steerers.training.feed import Feed, build_sources, check_dense, data_paths, needs_detections, read_pair
+from steerers.training.objectives.dedode_keypoints import DedodeOptions
 from training.tiny import Numbers, config_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -83,7 +84,7 @@ def small(config: TrainConfig) -> TrainConfig:
         precision="float32",
         data=dataclasses.replace(config.data, views=dataclasses.replace(config.data.views, size=64)),
         model=dataclasses.replace(config.model, weights=""),
-        keypoints=dataclasses.replace(config.keypoints, most=16, num_keypoints=16),
+        keypoints=dataclasses.replace(config.keypoints, num_keypoints=16, dedode=DedodeOptions(targets=16)),
     )
 
 
@@ -103,8 +104,11 @@ def test_detectors_learn_from_the_points_of_megadepth(name: str, tmp_path: Path)
     assert batch.anchors is None
     assert batch.detections is not None
     assert batch.detections[0].isfinite().any()
+    assert batch.known is not None
+    assert batch.known[0].any()
     objective = build_objective(config).train()
     terms = objective(batch, 0.0)
+    assert set(terms) == {"keypoints", "matchability"}
     loss = torch.stack([term.weight * term.total / term.count.clamp(min=1) for term in terms.values()]).sum()
     assert loss.item() > 0
     loss.backward()

@@ -178,6 +178,8 @@ def test_a_frozen_descriptor_stays_as_it_is() -> None:
         ({"seed": 10**30}, "seed must be 0 to"),
         ({"held_out": 1.0}, "held_out must be between 0 and 1"),
         ({"radius": 0.0}, "radius must be positive"),
+        ({"learning_rate": float("inf")}, "learning_rate must be positive and finite, got inf"),
+        ({"learning_rate": float("nan")}, "learning_rate must be positive and finite, got nan"),
         ({"start": "nonsense"}, "unknown start 'nonsense'"),
     ],
 )

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,9 +35,13 @@ from steerers.training.run_folder import (
     SPECTRUM,
     CheckpointError,
     RunLog,
+    check_folder,
+    check_resumable,
     export_model,
     load_run,
     load_steerer,
+    locked,
+    not_finite,
     read_checkpoint,
     read_log,
     read_spectrum,
@@ -115,6 +125,62 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_not_finite_are_named(tmp_path: Path, value: float) -> None:
+    assert not_finite(state()) is None
+    assert not_finite({}) is None
+    spoiled = state() | {"optimiser": {"state": {3: {"exp_avg": torch.tensor([0.0, value])}}}}
+    assert not_finite(spoiled) == "optimiser.state.3.exp_avg"
+    write_checkpoint(tmp_path, spoiled)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: optimiser\.state\.3\.exp_avg holds NaN or infinite"):
+        read_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_without_its_parts_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="cannot resume: the checkpoint has no 'objective'; another version"):
+        check_resumable({"config": {}, "step": 1}, small_config(), [4])
+
+
+# The lock -------------------------------------------------------------------------------------------------------------
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from filelock import FileLock
+lock = FileLock(Path(sys.argv[1]) / ".lock")
+lock.acquire()
+print("held", flush=True)
+time.sleep(20)
+"""
+
+
+def test_one_process_at_a_time_and_none_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steerers.training.run_folder._PATIENCE", 0.0)
+    run = tmp_path / "runs" / "mine"
+    with locked(run):
+        assert run.is_dir()
+    command = [sys.executable, "-c", HOLD, str(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        for use in (lambda: locked(run).__enter__(), lambda: check_folder(run, resume=False)):
+            with pytest.raises(ValueError, match=r"another process trains in .*mine: wait until it ends, or name"):
+                use()
+        other.send_signal(signal.SIGKILL)
+    check_folder(run, resume=False)
+    with locked(run):
+        pass
+
+
+def test_where_there_are_no_locks_nobody_is_kept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise NotImplementedError("the file system has no locks")
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refuse)
+    with locked(tmp_path):
+        pass
+
+
 # The log --------------------------------------------------------------------------------------------------------------
 
 
@@ -128,7 +194,7 @@ def run(folder: Path, start: int, end: int, ended: str | None = None) -> None:
         if start == 0:
             log.spectrum(0, eigenvalues(0))
         for step in range(start + 1, end + 1):
-            log.step(step, 10, {"loss": 1 / step}, {"data_ms": 1.0, "wait_ms": 0.5, "network_ms": 2.0})
+            log.step(step, {"loss": 1 / step}, {"data_ms": 1.0, "wait_ms": 0.5, "network_ms": 2.0})
             if step % 2 == 0:
                 log.spectrum(step, eigenvalues(step))
             if step % 4 == 0:
@@ -149,7 +215,7 @@ def test_every_line_is_an_entry(tmp_path: Path) -> None:
 
 def test_lines_are_there_while_the_run_goes_on(tmp_path: Path) -> None:
     with RunLog(tmp_path, 0) as log:
-        log.step(1, 10, {"loss": 1.0}, {"data_ms": 1.0, "wait_ms": 0.5, "network_ms": 2.0})
+        log.step(1, {"loss": 1.0}, {"data_ms": 1.0, "wait_ms": 0.5, "network_ms": 2.0})
         assert len(read_log(tmp_path)) == 1
 
 
@@ -185,6 +251,74 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
         read_log(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [b"{damaged", b"[1, 2]", b"3", b'{"loss": 1.0}', b'{"step": "two"}', b"\xff\xfe", b"[" * 100_000, b""],
+    ids=["half", "list", "number", "stepless", "text", "bytes", "deep", "empty"],
+)
+def test_a_resumed_run_goes_on_with_what_is_whole_of_its_log(
+    tmp_path: Path, line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(tmp_path, 0, 3)
+    lines = (tmp_path / LOG).read_bytes().splitlines()
+    (tmp_path / LOG).write_bytes(b"\n".join([lines[0], line, lines[2]]) + b"\n")
+    with pytest.raises(ValueError, match=r"log\.jsonl: line 2 is damaged"):
+        read_log(tmp_path)
+    run(tmp_path, 3, 4)
+    (said,) = caplog.messages
+    assert re.search(r"log\.jsonl: line 2 is damaged \(.*\); 1 line is left out$", said)
+    assert [entry["step"] for entry in read_log(tmp_path)] == [1, 3, 4, 4]
+
+
+def cut(path: Path) -> object:
+    whole = path.read_bytes()
+    return path.write_bytes(whole[: len(whole) // 2])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        cut,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"no zip at all"),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"eigenvalues", b"eigenvalueS")),
+        lambda path: np.savez(path, steps=np.array(["a"]), eigenvalues=np.ones((1, 4), np.complex64)),
+        lambda path: np.savez(path, steps=np.arange(3), eigenvalues=np.full((3, 4), np.nan, np.complex64)),
+    ],
+)
+def test_a_damaged_spectrum_is_begun_anew(
+    tmp_path: Path, spoil: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    run(tmp_path, 0, 4)
+    spoil(tmp_path / SPECTRUM)
+    run(tmp_path, 4, 8)
+    (line,) = caplog.messages
+    assert re.search(r"spectrum\.npz: (damaged|it holds).*; eigenvalues are recorded anew from step 4", line)
+    steps, values = read_spectrum(tmp_path)
+    assert steps == [6, 8]
+    assert torch.equal(values[1], eigenvalues(8))
+
+
+def test_a_full_disk_is_named_wherever_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    write_checkpoint(tmp_path, {"step": 1})
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        with pytest.raises(OSError, match=r"the disk is full .*checkpoint\.pt'"):
+            write_checkpoint(tmp_path, {"step": 2})
+    assert read_checkpoint(tmp_path) == {"step": 1}
+    with RunLog(tmp_path, 0) as log:
+        file, log.file = log.file, open("/dev/full", "a", encoding="utf-8")  # noqa: SIM115
+        with pytest.raises(OSError, match=r"the disk is full .*/dev/full'"):
+            log.step(1, {"loss": 1.0}, {})
+        with contextlib.suppress(OSError):
+            log.file.close()
+        log.file = file
+    assert {path.name for path in tmp_path.iterdir()} == {CHECKPOINT, LOG}
+
+
 def test_a_new_run_forgets_the_old_one(tmp_path: Path) -> None:
     run(tmp_path, 0, 4)
     with RunLog(tmp_path, 0):
@@ -212,7 +346,7 @@ def test_the_configuration_lies_beside(tmp_path: Path) -> None:
 def test_other_processes_write_nothing(tmp_path: Path) -> None:
     with RunLog(tmp_path / "run", 0, silent=True) as log:
         log.write_config({})
-        log.step(1, 2, {"loss": 1.0}, {"data_ms": 0.0, "wait_ms": 0.0, "network_ms": 0.0})
+        log.step(1, {"loss": 1.0}, {"data_ms": 0.0, "wait_ms": 0.0, "network_ms": 0.0})
         log.validation(1, {})
         log.flush()
     assert not (tmp_path / "run").exists()
@@ -345,7 +479,10 @@ def _records(**arrays: Any) -> Callable[[Path], object]:
         (lambda run: (run / CONFIG).write_bytes(b"\xff"), "config.json: damaged"),
         (lambda run: (run / CONFIG).write_text("[]"), "config.json: not the configuration of a run"),
         (lambda run: (run / CONFIG).write_text('{"depth": 3}'), "config.json: .*this version.*unknown key 'depth'"),
-        (_config(steerer=SteererConfig("C4", "perm", False)), "fixed.*steerers spectrum .*model.safetensors"),
+        (
+            _config(steerer=SteererConfig("C4", "perm", False)),
+            "fixed.*draw them by themselves, with `steerers spectrum .*run`",
+        ),
         (_config(steerer=SteererConfig("C4", "none", False)), "has no steerer"),
         (_config(setting="detector"), "has no steerer"),
         (lambda run: (run / SPECTRUM).unlink(), "no spectrum.npz yet"),

@@ -135,6 +135,20 @@ def test_inliers_and_outliers_look_different() -> None:
     assert inlier.sum() > 2 * outlier.sum()  # and thick
 
 
+def test_outliers_can_be_left_out() -> None:
+    """The lines, but not the number."""
+    matches, inliers = make_matches([((20, 10), (20, 10)), ((20, 70), (20, 80))]), np.array([True, False])
+    images = plain(SIZES[0], 0), plain(SIZES[1], 0)
+    without, neither = (
+        pixels(draw_matches(*images, matches, inliers, height=HEIGHT, outliers=False, max_lines=most))
+        for most in (150, 0)
+    )
+    np.testing.assert_array_equal(without[:HEADER], neither[:HEADER])
+    changed = without - pixels(draw_matches(*images, make_matches([]), height=HEIGHT))
+    changed[:HEADER] = 0
+    np.testing.assert_array_equal(changed, drawn(make_matches([((20, 10), (20, 10))])))
+
+
 def test_inliers_are_coloured_by_their_place() -> None:
     near, far = (drawn(make_matches([((x, 40), (30, 45))])).sum(axis=(0, 1)) for x in (1, 118))
     near, far = near / near.sum(), far / far.sum()

@@ -4,7 +4,7 @@ Keypoints are found once, in the central disc of the upright photograph, so that
 rotation; where they go is known exactly, so that nothing but the description is measured. An angle that C_n does not
 have is steered by the nearest that it has, as the best of max-matches would.
 
-Theorem 4.1 of the paper says that a descriptor has an orthogonal steerer if rotating two images alike leaves the
+Theorem 5.1 of the paper says that a descriptor has an orthogonal steerer if rotating two images alike leaves the
 cosines between their descriptions as they were. How far it is from that is measured without any steerer.
 """
 
@@ -27,7 +27,7 @@ from steerers.benchmarks import metrics, offers
 from steerers.benchmarks.benchmark import Benchmark
 from steerers.benchmarks.report import Report, Table, TableRow, environment, number, percent, text
 from steerers.benchmarks.runs import Run, describe_steerer, hash_files
-from steerers.datasets.photos import find_images
+from steerers.datasets.photos import find_images, spread
 from steerers.geometry import quarter_turns
 from steerers.images.load import load_image
 from steerers.matching.similarity import normalised
@@ -214,7 +214,7 @@ def _compare_rotated(first: Described, second: Described) -> list[CosineChange]:
 def evaluate(
     runs: Sequence[Run], photos: Sequence[Path], settings: EquivarianceSettings | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows about steering (one or two a model) and rows about Theorem 4.1 (one a model)."""
+    """Rows about steering (one or two a model) and rows about Theorem 5.1 (one a model)."""
     settings = settings or EquivarianceSettings()
     if not runs or not photos:
         raise ValueError("give at least one model and one photograph")
@@ -285,7 +285,7 @@ def make_report(
     facts = {"num_photos": len(photos), "photos_sha256": hash_files(photos), "angles": list(settings.angles)}
     tables = [
         Table("steering: descriptions against those of the rotated photograph", STEERING_COLUMNS, steering, facts),
-        Table("Theorem 4.1: cosines between two photographs when both are rotated alike", KEPT_COLUMNS, kept, facts),
+        Table("Theorem 5.1: cosines between two photographs when both are rotated alike", KEPT_COLUMNS, kept, facts),
     ]
     degrees = settings.angles
     return Report(
@@ -349,11 +349,7 @@ def _list_photos(folder: Path, wanted: int | None) -> list[Path]:
     """The photographs of a folder, or as many as are wanted, spread over it."""
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; give --data a folder of photographs, any will do")
-    photos = find_images(folder)
-    if wanted is None or wanted >= len(photos):
-        return photos
-    step = len(photos) / wanted
-    return [photos[int(index * step)] for index in range(wanted)]
+    return spread(find_images(folder), wanted)
 
 
 EQUIVARIANCE = _Equivariance(offer=offers.EQUIVARIANCE)

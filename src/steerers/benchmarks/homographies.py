@@ -28,7 +28,7 @@ from steerers.benchmarks.predict import Pair, Prediction, View, choose
 from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, TableRow, failed_fraction, number, percent
 from steerers.datasets.photos import ENDINGS
 from steerers.features import Matches
-from steerers.geometry import scaling
+from steerers.geometry import Homography, scaling
 from steerers.images.load import Size
 
 AUC_PIXELS = (3.0, 5.0, 10.0)
@@ -186,9 +186,13 @@ class HomographyEstimator:
             f"iterations, seed {self.seed}"
         )
 
+    def find(self, matches: Matches) -> Homography:
+        """The homography of the matches, with its inliers."""
+        return matches.homography(**asdict(self))
+
     def estimate(self, matches: Matches) -> tuple[NDArray[np.float64] | None, int]:
         """The (3, 3) homography, ``None`` where the matches determine none, and the number of inliers."""
-        H, inliers = matches.homography(**asdict(self))
+        H, inliers = self.find(matches)
         return H, int(inliers.sum())
 
     def settings(self) -> dict[str, Any]:

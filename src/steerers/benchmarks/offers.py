@@ -370,7 +370,7 @@ EQUIVARIANCE = Offer(
     name="equivariance",
     help="how well a steerer steers",
     about="Compare steered descriptions with those computed anew from rotated photographs: cosine and rank over "
-    "angles. And how far the cosines between two photographs change when both are rotated alike (Theorem 4.1).",
+    "angles. And how far the cosines between two photographs change when both are rotated alike (Theorem 5.1).",
     example="""\
   steerers eval equivariance --data photographs --models compact,disk-c4@upright-sift --report out
   steerers eval equivariance --data photographs --models upright-sift-so2 --angles 0,15,30,45 --num-photos 20

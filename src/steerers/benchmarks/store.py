@@ -70,6 +70,18 @@ def predict_or_load(
     return [one.finish() for one in kept]
 
 
+def is_kept(
+    run: Run,
+    pairs: Sequence[AnyPair],
+    settings: ViewSettings,
+    observe: Observer[AnyPair] | None = None,
+    *,
+    cache: Path | None,
+) -> bool:
+    """Whether ``cache`` holds the predictions of a run for all pairs, so that none has to be made."""
+    return cache is not None and _Kept(cache, run, _config(run, pairs, settings, observe), {}, len(pairs)).was_whole
+
+
 def _config(
     run: Run, pairs: Sequence[Pair], settings: ViewSettings, observe: Observer[AnyPair] | None
 ) -> dict[str, Any]:

@@ -25,6 +25,7 @@ COMMANDS = {
     "fit": "fit a steerer to a frozen descriptor",
     "train": "train a descriptor, a steerer or a detector",
     "spectrum": "draw the eigenvalues of a steerer, or how training moved them",
+    "figure": "draw the figures of the paper from pictures of your own",
     "data": "look after training data",
     "eval": "run a benchmark",
     "bench": "measure speed and memory",
@@ -74,16 +75,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     # process on two cores spinning made `steerers match` take up to 22 seconds instead of 3; on idle ones this costs
     # nothing that can be measured (never to spin at all costs half a second).
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    arguments = make_parser().parse_args(argv)
-    level = logging.ERROR if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
-    # What was asked for as data is alone on standard output.
-    data = any(getattr(arguments, name, None) == STANDARD for name in ("out", "json", "markdown"))
     try:
+        arguments = make_parser().parse_args(argv)
+        level = logging.ERROR if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
+        # What was asked for as data is alone on standard output.
+        data = any(getattr(arguments, name, None) == STANDARD for name in ("out", "plot", "json", "markdown"))
         with shown(level, sys.stderr if data else sys.stdout):
             code = int(arguments.run(arguments) or 0)
         sys.stdout.flush()  # a reader that has gone away shows now, not at exit
         return code
     except KeyboardInterrupt:
+        print("steerers: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, as in `steerers models | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

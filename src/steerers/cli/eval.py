@@ -53,6 +53,19 @@ def benchmarks() -> dict[str, Benchmark]:
     return {benchmark.name: benchmark for benchmark in known}
 
 
+CACHE = (
+    Option(
+        "--cache",
+        f"keep matches here, and use those that are there (default: {PREDICTIONS} in the folder of the weights, "
+        "STEERERS_HOME)",
+        Path,
+        "DIR",
+    ),
+    flag("--no-cache", "match anew, keep nothing"),
+)
+"""Where matches are kept, or that they are not."""
+
+
 # Options --------------------------------------------------------------------------------------------------------------
 
 
@@ -71,9 +84,7 @@ def _list_options(offer: Offer) -> Iterator[Option | tuple[Option, ...]]:
         about = "shortest side of all images; smaller ones are enlarged (default: %(default)s)"
         yield Option("--short-side", about, positive, "PX", offer.short_side)
     if offer.keeps_matches:
-        where = f"(default: {PREDICTIONS} in the folder of the weights, STEERERS_HOME)"
-        kept = Option("--cache", f"keep matches here, and use those that are there {where}", Path, "DIR")
-        yield kept, flag("--no-cache", "match anew, keep nothing")
+        yield CACHE
     if offer.paper is not None:
         yield flag("--no-paper", "leave out the paper's rows")
     if offer.seed:
@@ -127,12 +138,9 @@ def _start(offer: Offer, arguments: argparse.Namespace) -> torch.device:
 
     Fills in where matches are kept, unless that is not wanted.
     """
-    from steerers.models.downloads import home
-
     _check_outputs(offer.name, arguments)
-    if offer.keeps_matches and not arguments.no_cache:
-        arguments.cache = arguments.cache or home() / PREDICTIONS
-        _check_cache(arguments.cache)
+    if offer.keeps_matches:
+        arguments.cache = matches_folder(arguments)
     return parse_device(arguments.device)
 
 
@@ -163,11 +171,17 @@ def _check_folder(folder: Path) -> None:
     options.check_output(folder / "report.json" if folder.is_dir() else folder)
 
 
-def _check_cache(folder: Path) -> None:
-    """Refuse a folder in which matches could not be kept, without making it."""
+def matches_folder(arguments: argparse.Namespace) -> Path | None:
+    """Where :data:`CACHE` says that matches are kept; refused if they could not be. It is not made here."""
+    from steerers.models.downloads import home
+
+    if arguments.no_cache:
+        return None
+    folder: Path = arguments.cache or home() / PREDICTIONS
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise ValueError(f"cannot keep matches in {folder}: cannot write to {there}; give --cache DIR, or --no-cache")
+    return folder
 
 
 def _finish(arguments: argparse.Namespace, report: Report) -> int:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from steerers._console import Option, positive, progress
 from steerers._devices import parse_device
-from steerers._files import atomic_write
 from steerers._version import __version__
 from steerers.cli import options
 from steerers.cli.options import Command
@@ -55,9 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     representation, residual = steerer.nearest_representation()
     options.say(f"nearest representation of {group}: {representation} (residual {residual:.3f})")
     steerer.save(arguments.out, _recipe(arguments, best, fits[best]))
-    with atomic_write(plot) as temporary:
-        draw_spectrum(steerer).save(temporary)
-    options.say(f"wrote {arguments.out} and {plot}")
+    options.save(draw_spectrum(steerer), plot)
+    options.say_wrote(arguments.out, plot)
     return 0
 
 

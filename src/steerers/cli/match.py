@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steerers._console import STANDARD, Bar, Option
-from steerers._files import atomic_write
 from steerers.cli import options
 from steerers.cli.options import Command
 
 if TYPE_CHECKING:
     import numpy as np
-    import PIL.Image
 
     from steerers.features import Matches
+    from steerers.images.load import Image
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +40,14 @@ def run(arguments: argparse.Namespace) -> int:
         done()
         matches = matcher(image0, image1)
         done()
-        shrunk = max(1.0, *(max(image.stored_size) / max(image.tensor.shape[1:]) for image in (image0, image1)))
+        shrunk = shrunk_by(image0, image1)
         H, inliers = matches.homography(3.0 * shrunk)
         if arguments.verify == "fundamental":
             inliers = matches.fundamental(1.0 * shrunk).inliers
         seconds = time.perf_counter() - start
         done()
         if arguments.out is not None:
-            _save(draw_matches(image0, image1, matches, inliers), arguments.out)
+            options.save(draw_matches(image0, image1, matches, inliers), arguments.out)
         if arguments.json is not None:
             report = _report(arguments, matches, H, inliers, seconds)
             options.write(arguments.json, json.dumps(report, allow_nan=False) + "\n")
@@ -57,10 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def shrunk_by(*images: Image) -> float:
+    """How many stored pixels a pixel of the most shrunk image is: thresholds are in pixels of what was matched."""
+    return max(1.0, *(max(image.stored_size) / max(image.tensor.shape[1:]) for image in images))
+
+
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse outputs that cannot be written, and standard input for two images."""
-    if arguments.out != STANDARD:
-        options.check_output(arguments.out, picture=True)
+    options.check_output(arguments.out, picture=True)
     options.check_output(arguments.json)
     inputs = (arguments.image0, arguments.image1, arguments.mask0, arguments.mask1)
     if inputs.count(STANDARD) > 1:
@@ -71,14 +74,6 @@ def _check(arguments: argparse.Namespace) -> None:
 def _source(path: Any) -> Any:
     """A path or ``None`` as it is; standard input is read."""
     return sys.stdin.buffer.read() if path == STANDARD else path
-
-
-def _save(drawn: PIL.Image.Image, path: Path) -> None:
-    if path == STANDARD:
-        drawn.save(sys.stdout.buffer, "PNG")
-        return
-    with atomic_write(path) as temporary:
-        drawn.save(temporary)
 
 
 def _report(
@@ -109,9 +104,7 @@ def _print_summary(arguments: argparse.Namespace, matches: Matches, inliers: np.
     )
     how = f"{matches.model}, {matches.strategy}, {seconds:.1f} s"
     options.say(f"{len(matches)} matches, {int(inliers.sum())} inliers, {rotation} ({how})")
-    for path in (arguments.out, arguments.json):
-        if path not in (None, STANDARD):
-            options.say(f"wrote {path}")
+    options.say_wrote(arguments.out, arguments.json)
 
 
 @contextmanager

@@ -24,9 +24,11 @@ from steerers._console import (
     precision,
     whole_number,
 )
-from steerers._files import write_text
+from steerers._files import atomic_write, write_text
 
 if TYPE_CHECKING:
+    import PIL.Image
+
     from steerers.steering.representations import Order
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
@@ -108,6 +110,11 @@ def number(text: str, allowed: Callable[[float], bool], what: str) -> float:
     return value
 
 
+def parse_angles(text: str) -> list[float]:
+    """``0,90,180``: degrees."""
+    return [number(part, math.isfinite, "an angle in degrees") for part in text.split(",")]
+
+
 def fraction(text: str) -> float:
     """A number from 0 to 1."""
     return number(text, lambda value: 0 <= value <= 1, "a number from 0 to 1")
@@ -134,10 +141,16 @@ def size_limit(text: str) -> int | str | None:
     return positive(text)
 
 
+MAX_SIDE = Option(
+    "--max-size", "longest side, or 'none' to keep the size (default: %(default)s)", size_limit, "PX", MAX_SIZE
+)
+EXIF = Option("--exif", "orientation (default: %(default)s)", default="ignore", choices=get_args(Exif))
 MATCHER = (
     Option("--model", "see `steerers models` (default: %(default)s)", default=DEFAULT_MODEL),
     Option("--detector", "detector or model whose keypoints are described (default: the model's)", metavar="NAME"),
-    Option("--steerer", "a steerer that `steerers fit` wrote (default: the model's)", Path, "FILE"),
+    Option(
+        "--steerer", "that `steerers fit` or `train` wrote, or a published .pth (default: the model's)", Path, "FILE"
+    ),
     WEIGHTS,
     Option(
         "--strategy",
@@ -145,7 +158,10 @@ MATCHER = (
         one_of("strategy", STRATEGY_NAMES),
         "NAME",
     ),
-    Option("--order", "rotations that are tried, or 'continuous'", parse_order, "N", "default"),
+    (
+        Option("--order", "rotations that are tried, or 'continuous'", parse_order, "N", "default"),
+        Option("--angles", "or these rotations, in degrees, as in --angles=-90,0,90", parse_angles, "LIST"),
+    ),
     num_keypoints(NUM_KEYPOINTS),
     Option(
         "--max-size",
@@ -157,7 +173,7 @@ MATCHER = (
     Option("--tile", "see larger images in tiles of this side, which overlap: less memory", positive, "PX"),
     RESIZE,
     Option("--threshold", "least probability of a match (default: the model's)", float, "P"),
-    Option("--exif", "orientation (default: %(default)s)", default="ignore", choices=get_args(Exif)),
+    EXIF,
     DEVICE,
     precision(),
 )
@@ -165,12 +181,15 @@ MATCHER = (
 
 
 def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments for :func:`steerers.load`."""
-    same = ("detector", "steerer", "strategy", "order", "num_keypoints", "max_size", "resize", "exif", "device")
-    options = {name: getattr(arguments, name) for name in (*same, "tile", "precision")} | {
-        "weights": arguments.weights or ()
-    }
-    return options if arguments.threshold is None else {**options, "threshold": arguments.threshold}
+    """The keyword arguments for :func:`steerers.load`, of those of :data:`MATCHER` that a command has."""
+    same = (
+        "detector", "steerer", "strategy", "order", "angles", "num_keypoints", "max_size", "resize", "exif", "device",
+        "precision", "tile",
+    )  # fmt: skip
+    options = {name: getattr(arguments, name) for name in same if hasattr(arguments, name)}
+    options["weights"] = arguments.weights or ()
+    threshold = getattr(arguments, "threshold", None)
+    return options if threshold is None else {**options, "threshold": threshold}
 
 
 def check_output(path: Path | None, *, picture: bool = False) -> None:
@@ -213,6 +232,22 @@ def check_distinct(outputs: Iterable[Path | None], inputs: Iterable[Path | None]
 def say(text: str) -> None:
     """Print a line of what a command found, unless it shall be quiet."""
     OUTPUT.info(text)
+
+
+def say_wrote(*paths: Path | None) -> None:
+    """Say which files were written, of those that were asked for."""
+    for path in paths:
+        if path not in (None, STANDARD):
+            say(f"wrote {path}")
+
+
+def save(picture: PIL.Image.Image, path: Path) -> None:
+    """Write a picture whole or not at all, or to standard output, as PNG."""
+    if path == STANDARD:
+        picture.save(sys.stdout.buffer, "PNG")
+        return
+    with atomic_write(path) as temporary:
+        picture.save(temporary)
 
 
 def write(path: Path, content: str) -> None:

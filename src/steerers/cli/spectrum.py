@@ -23,44 +23,77 @@ if TYPE_CHECKING:
     from steerers.training.spectrum import Records, Reduction
 
 SIZE, SIZE_MOVING, SIZE_OF_SEVERAL = 560, 480, 320
+COUNT = 12
+"""Patches that are drawn, unless another number is asked for."""
+PATCH_OPTIONS = ("model", "weights", "frequency", "block", "count", "num_photos")
+"""Options that ask for nothing without ``--patches``."""
 
 
 def _dims(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
+def _natural(text: str) -> int:
+    return int(options.number(text, lambda value: value >= 0 and value.is_integer(), "a whole number of at least 0"))
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Draw, describe, measure."""
     parse_device(arguments.device)
-    files = [path for path in arguments.paths if path.is_file() or path.suffix == ".safetensors"]
-    if not files:
+    if arguments.patches is not None:
+        from steerers.cli.patches import show_patches
+
+        return show_patches(arguments, arguments.count or COUNT)
+    for option in PATCH_OPTIONS:
+        if getattr(arguments, option) is not None:
+            raise ValueError(f"--{option.replace('_', '-')} goes with --patches")
+    paths: list[Path] = arguments.paths
+    files = [path for path in paths if path.is_file() or path.suffix == ".safetensors"]
+    if not files and not _is_fixed(paths):
         return _show_runs(arguments)
-    if len(arguments.paths) > 1:
+    if len(paths) > 1:
         raise ValueError(f"{files[0]}: the file of a steerer is drawn by itself; several are runs, by their folders")
     for option in ("data", "gif"):
         if getattr(arguments, option) is not None:
-            raise ValueError(f"--{option} is for the folder of a run, not for the file of a steerer")
-    return _show_steerer(arguments)
+            raise ValueError(f"--{option} is for the folder of a run that trained its steerer; {paths[0]} is none")
+    return _show_steerer(paths[0], arguments) if files else _show_fixed(paths[0], arguments)
 
 
-def _show_steerer(arguments: argparse.Namespace) -> int:
+def _is_fixed(paths: Sequence[Path]) -> bool:
+    """Whether it is one run, whose steerer was not trained."""
+    from steerers.training.run_folder import read_config
+    from steerers.training.spectrum import has_fixed_steerer
+
+    return len(paths) == 1 and has_fixed_steerer(read_config(paths[0]))
+
+
+def _show_fixed(folder: Path, arguments: argparse.Namespace) -> int:
+    """The eigenvalues of a run's steerer, which training left where they were."""
+    from steerers.training.run_folder import model_of
+
+    path = model_of(folder)
+    options.say(f"{folder}: the steerer of this run is fixed, so that training does not move its eigenvalues")
+    return _show_steerer(path, arguments, folder)
+
+
+def _show_steerer(path: Path, arguments: argparse.Namespace, folder: Path | None = None) -> int:
+    """The eigenvalues of the steerer in a file, which is alone or in the folder of a run."""
     from steerers.steering.steerer import Steerer
     from steerers.training.spectrum import common_factor
 
-    path: Path = arguments.paths[0]
-    picture = arguments.out or path.with_suffix(".png")
+    picture = arguments.out or (path.with_suffix(".png") if folder is None else folder / "spectrum.png")
+    name = path.stem if folder is None else folder.resolve().name
     _check_outputs(picture, None, arguments)
     steerer = Steerer.load(path)
     values = steerer.eigenvalues()
     note = f"{steerer.group}, {steerer.dim} eigenvalues"
-    drawn = viz.Spectrum(values, steerer.group, path.stem, note, common_factor(values, steerer.group))
+    drawn = viz.Spectrum(values, steerer.group, name, note, common_factor(values, steerer.group))
     options.say(f"{path}: {note}")
     options.say(_place("eigenvalues", values, steerer.group))
     options.say(_nearest("steerer", steerer))
     _show_sizes(values, steerer.group, arguments.dims)
-    with atomic_write(picture) as temporary:
-        viz.draw_spectra([[drawn]]).save(temporary)
-    options.say(f"wrote {picture}")
+    options.save(viz.draw_spectra([[drawn]]), picture)
+    options.say_wrote(picture)
     return 0
 
 
@@ -77,7 +110,7 @@ def _show_runs(arguments: argparse.Namespace) -> int:
     for records in runs:
         _show_run(records, arguments)
     _draw(runs, picture, animation)
-    options.say(f"wrote {picture}" + (f" and {animation}" if animation else ""))
+    options.say_wrote(picture, animation)
     return 0
 
 
@@ -93,8 +126,8 @@ def _check_outputs(picture: Path, animation: Path | None, arguments: argparse.Na
 def _draw(runs: Sequence[Records], picture: Path, animation: Path | None) -> None:
     from steerers.training import spectrum
 
-    with atomic_write(picture) as temporary:
-        viz.draw_spectra(spectrum.start_and_end(runs), SIZE if len(runs) == 1 else SIZE_OF_SEVERAL).save(temporary)
+    size = SIZE if len(runs) == 1 else SIZE_OF_SEVERAL
+    options.save(viz.draw_spectra(spectrum.start_and_end(runs), size), picture)
     if animation is not None:
         size = SIZE_MOVING if len(runs) == 1 else SIZE_OF_SEVERAL
         moving = [viz.draw_spectra(rows, size) for rows in progress(spectrum.frames(runs), "drawing")]
@@ -200,19 +233,26 @@ def _table(rows: Sequence[Reduction], group: Group) -> str:
 COMMAND = Command(
     description="Of a run with a learnable steerer: its eigenvalues at start and end as a picture, all between as "
     "an animation, the nearest representation, and how many dimensions small eigenvalues allow to leave out "
-    "(paper, Figure 4 and section 6.5). Of several runs: one picture. Of the file of a steerer: its eigenvalues.",
+    "(paper, Figure 4 and section 6.5). Of several runs: one picture. Of the file of a steerer, and of a run whose "
+    "steerer is fixed: its eigenvalues. With --patches: what excites its blocks, the irreps, and how their responses "
+    "rotate (appendix A.1).",
     example="""\
   steerers spectrum runs/c4-perm
   steerers spectrum runs/c4-perm --data photographs/ --dims 256,128,64
   steerers spectrum runs/c4-inv runs/c4-perm runs/so2-spread --out figure.png --gif figure.gif
   steerers spectrum disk-c4.safetensors
+  steerers spectrum compact --patches photographs/ --out patches.png
+  steerers spectrum disk-c4.safetensors --model disk --patches photographs/ --frequency 2
 
 The fraction of weight is that of the sum of squared magnitudes, of a rotation by one radian for SO2; the rest alone is
-the accuracy of the dimensions that are left out.
+the accuracy of the dimensions that are left out. Excitation is the length of the blocks relative to that of the
+description; the blocks follow if their response rotates by the frequency times the angle.
 """,
     options=(
-        Option("paths", "folder of a run, or a steerer's .safetensors", Path, "RUN", nargs="+"),
-        Option("--out", "the picture (default: spectrum.png in the run)", Path, "FILE"),
+        Option(
+            "paths", "folder of a run, or a steerer's .safetensors; with --patches also a model", Path, "RUN", nargs="+"
+        ),
+        Option("--out", "the picture (default: spectrum.png or patches.png in the run)", Path, "FILE"),
         Option("--gif", "the animation (default: spectrum.gif in the run)", Path, "FILE"),
         Option(
             "--data",
@@ -228,6 +268,22 @@ the accuracy of the dimensions that are left out.
         Option("--pairs", "to measure at each rotation (default: as the run did)", positive, "N"),
         options.DEVICE,
         Option("--cache", "where decoded photographs are kept", Path, "DIR"),
+        Option(
+            "--patches",
+            "folders or tars of photographs: draw the patches that excite the blocks of each frequency most, and how "
+            "these respond as the patches rotate",
+            Path,
+            "PATH",
+            nargs="+",
+        ),
+        Option("--model", "whose descriptions the steerer of a file steers, for --patches", metavar="NAME"),
+        options.WEIGHTS,
+        (
+            Option("--frequency", "for --patches: its blocks, in detail", _natural, "J"),
+            Option("--block", "for --patches: this one, in detail, from 0 on", _natural, "K"),
+        ),
+        Option("--count", f"for --patches: how many (default: {COUNT})", positive, "N"),
+        Option("--num-photos", "for --patches: as many, spread over the photographs (default: all)", positive, "N"),
     ),
     run=run,
 )

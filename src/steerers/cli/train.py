@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steerers._console import INTERRUPTED, Option, flag
+from steerers._console import INTERRUPTED, Option, flag, tell
 from steerers.cli import options
 from steerers.cli.options import Command
 
@@ -63,6 +63,8 @@ def _train(arguments: argparse.Namespace, config: TrainConfig, folder: Path, dev
     for path in data_paths(config.data, arguments.data):
         if not path.exists():
             raise ValueError(f"no data: there is no {path}")
+    if config.data.source != "folder":  # photographs say so themselves, with how far they are
+        tell(f"reading {config.data.source}")
     objective, detections = build_objective(config), needs_detections(config)
     sources = build_sources(config.data, arguments.data, device, arguments.cache, detections=detections)
     try:
@@ -84,7 +86,9 @@ def _reached(ended: Ended, config: TrainConfig, folder: Path) -> str:
     """One line on how a run ended."""
     from steerers.viz.plots import by_rotation
 
-    how = {"finished": "finished", "time": "out of time", "interrupted": "interrupted"}[ended.reason]
+    if ended.reason == "interrupted":
+        return f"interrupted at step {ended.step} of {config.steps}, checkpoint written to {folder}; not validated"
+    how = {"finished": "finished", "time": "out of time"}[ended.reason]
     measured = []
     for name, value in ended.validation.items():
         if "@" not in name:
@@ -120,8 +124,8 @@ def _command(arguments: argparse.Namespace, folder: Path) -> str:
 
 COMMAND = Command(
     description="Train what a TOML file says: the paper's Settings A, B and C, rotation-consistent detectors, or "
-    "the embedded network; from MegaDepth, COLMAP reconstructions or photographs. Ctrl-C ends a run with a "
-    "checkpoint, from which --resume goes on.",
+    "the embedded network; from MegaDepth, COLMAP reconstructions or photographs. Ctrl-C ends a run after its step, "
+    "with a checkpoint, from which --resume goes on; a second one ends it at once.",
     example="""\
   steerers train configs/c-c4-perm-b.toml --data MegaDepth --out runs/perm
   steerers train configs/c-c4-perm-b.toml --data MegaDepth --out runs/perm --resume

@@ -29,7 +29,6 @@ from steerers.datasets.depth import DepthCamera, DepthWarp
 from steerers.datasets.pairs import (
     PairBatch,
     ViewWarp,
-    Warp,
     covered,
     generator_of,
     mix,
@@ -49,7 +48,7 @@ from steerers.datasets.reconstruction import (
     read_colmap_depth,
     scene_folders,
 )
-from steerers.datasets.views import Views, draw_homographies, relight, render_views, rotations_about_middle
+from steerers.datasets.views import Views, draw_homographies, draw_whole, relight, render_views, rotations_about_middle
 from steerers.geometry import Size, scaling, transform_points
 from steerers.images.load import load_image, to_uint8
 
@@ -107,7 +106,7 @@ class Colmap:
 
     The photographs are decoded once, by :meth:`open` or with the first pair that is read. They may be smaller than the
     cameras of the model say, as long as their aspect is the same. The ``detections`` of a batch are all observations of
-    both photographs.
+    both photographs; where there are depth maps, ``known`` says where its views have depth.
 
     Attributes:
         root: as given.
@@ -122,6 +121,7 @@ class Colmap:
             each.
         images: where the photographs are; ``root/images`` by default. For several scenes, a folder with one for each.
         depths: where COLMAP's depth maps are; by default ``root/stereo/depth_maps``, if it is there.
+        views: how they are drawn from the photographs; squashed, they show them whole.
         max_size: the longest side to which photographs are shrunk.
         cache: a folder in which the decoded photographs are kept.
 
@@ -243,23 +243,27 @@ class Colmap:
         pairs: Sequence[_Read] = read
         sides = [[pair.sides[side] for pair in pairs] for side in (0, 1)]
         points = [[own.points for own in side] for side in sides]
-        views, lean = [], torch.tensor([pair.rotation for pair in pairs], dtype=torch.float64)
+        views, squashed = [], self.views.resize == "squash"
+        lean = torch.tensor([pair.rotation for pair in pairs], dtype=torch.float64)
         for number, (side, rotations) in enumerate(zip(sides, (rotations0, rotations1), strict=True)):
             own_seeds, sizes = [mix(seed, number) for seed in seeds], [own.camera.size for own in side]
-            maps = draw_homographies(sizes, self.views, own_seeds)
+            maps = (draw_whole if squashed else draw_homographies)(sizes, self.views, own_seeds)
             if number == 1:
                 maps = rotations_about_middle(self.views.size, -lean) @ maps
-            maps = aim(maps, sizes, draw_targets(points[number], seeds), self.views.size, own_seeds)
+            if not squashed:
+                maps = aim(maps, sizes, draw_targets(points[number], seeds), self.views.size, own_seeds)
             photos = [own.photo.to(device, non_blocking=True) for own in side]
             images, masks, from_photos = render_views(photos, maps, rotations, self.views.size, own_seeds)
             seen = points_in_views([own.observed for own in side], from_photos, device)
             views.append((relight(images, self.views.photometric, own_seeds), masks, from_photos, seen))
         (images0, masks0, from0, seen0), (images1, masks1, from1, seen1) = views
         linear = torch.stack([pair.linear for pair in pairs]).to(device)
-        warp = ViewWarp(from0, from1, masks0, masks1, _scene_warp(sides, linear, device))
+        scene = _scene_warp(sides, linear, device)
+        warp = ViewWarp(from0, from1, masks0, masks1, scene)
         anchors = draw_anchors(points, warp, ANCHORS, seeds, device)
         rotated = (rotations0.to(device), rotations1.to(device))
-        return PairBatch(images0, images1, masks0, masks1, warp, *rotated, anchors, self.dense, (seen0, seen1))
+        known = scene.dense.known_in(warp) if self.dense and scene.dense is not None else None
+        return PairBatch(images0, images1, masks0, masks1, warp, *rotated, anchors, self.dense, (seen0, seen1), known)
 
 
 def _scene_warp(sides: Sequence[Sequence[_Side]], linear: Tensor, device: torch.device) -> TrackWarp:
@@ -302,7 +306,7 @@ class TrackWarp:
     points1: Tensor
     linear: Tensor
     radius: float
-    dense: Warp | None = None
+    dense: DepthWarp | None = None
 
     def forward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
         """First photographs to second; see :class:`~steerers.datasets.pairs.Warp`."""

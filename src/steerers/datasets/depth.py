@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.geometry import Size, scaling, transform_points
+from steerers.datasets.pairs import ViewWarp, pixel_grid
+from steerers.geometry import Size, scaling, to_normalised, transform_points
 
 TOLERANCE = 0.05
 """Relative difference of depths up to which two points are taken for the same one."""
@@ -104,6 +105,15 @@ class DepthWarp:
         """The same from the second photographs to the first."""
         return self._warp(xy, self._second, self._first, self._back)
 
+    def known_in(self, views: ViewWarp) -> tuple[Tensor, Tensor]:
+        """(B, S, S) bool of the first and of the second views of the photographs: where they show something of depth.
+
+        Where the warp asks for a surface, this asks for depth alone: that it is positive, interpolated bilinearly.
+        """
+        sides = ((self._first, views.to_photos0, views.masks0), (self._second, views.to_photos1, views.masks1))
+        first, second = (masks & side.has_depth(_pixels(masks, maps)).view_as(masks) for side, maps, masks in sides)
+        return first, second
+
     def _warp(self, xy: Tensor, source: _Side, target: _Side, pose: Tensor) -> tuple[Tensor, Tensor]:
         pixels = xy.double()
         depth, seen = source.depths_at(pixels)  # (B, N) each
@@ -116,6 +126,11 @@ class DepthWarp:
         expected, known = target.depths_at(moved)
         seen = seen & known & ((ahead - expected).abs() <= self.tolerance * expected)
         return moved.to(xy.dtype), seen
+
+
+def _pixels(masks: Tensor, to_photos: Tensor) -> Tensor:
+    """(B, S * S, 2) float64 pixels of the photographs that those of (B, S, S) views show."""
+    return transform_points(to_photos, pixel_grid(masks).double())
 
 
 def _relative(source: Sequence[DepthCamera], target: Sequence[DepthCamera]) -> Tensor:
@@ -156,6 +171,13 @@ class _Side:
         rows = inner[..., 0] * (1 - x[..., None]) + inner[..., 1] * x[..., None]  # (B, N, 2)
         inverse = rows[..., 0] * (1 - y) + rows[..., 1] * y
         return 1 / torch.where(known, inverse, torch.ones_like(inverse)), known
+
+    def has_depth(self, xy: Tensor) -> Tensor:
+        """(B, N) whether the depth at (B, N, 2) float64 pixels is positive, interpolated bilinearly."""
+        size = (int(self.depths.shape[2]), int(self.depths.shape[1]))
+        grid = to_normalised(transform_points(self.to_depth, xy), size)[:, None]  # (B, 1, N, 2)
+        depths = self.depths[:, None].clamp(min=0).double()
+        return F.grid_sample(depths, grid, mode="bilinear", padding_mode="zeros", align_corners=False)[:, 0, 0] > 0
 
     def _inverse_around(self, cell: Tensor) -> Tensor:
         """(B, N, 4, 4) float64 inverse depths at the corners of cells, inmost, and around them; 0: unknown."""

@@ -12,18 +12,20 @@ there are COLMAP's, whose pixels have their top-left corner at (0, 0); they are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from steerers._console import progress
 from steerers.datasets.depth import DepthCamera, DepthWarp
-from steerers.datasets.pairs import PairBatch, ViewWarp, mix, points_in_views, uniforms
+from steerers.datasets.pairs import PairBatch, ViewWarp, mix, points_in_views
 from steerers.datasets.photos import few
 from steerers.datasets.scene_info import (
     Split,
@@ -34,14 +36,9 @@ from steerers.datasets.scene_info import (
     scenes_of,
     weigh_pairs,
 )
-from steerers.datasets.views import Views, fit_view, relight, render_views
+from steerers.datasets.views import Views, draw_whole, relight, render_views
 from steerers.geometry import scaling, transform_points
 from steerers.images.load import load_image, to_uint8
-
-SHAKE = 32
-"""Largest shift of a view, in its pixels."""
-
-_SHIFT = 21  # stream of a seed
 
 
 class Photograph(NamedTuple):
@@ -56,14 +53,16 @@ class Photograph(NamedTuple):
 class MegaDepth:
     """Pairs of MegaDepth, a :class:`~steerers.datasets.pairs.PairSource`.
 
-    A view shows the whole photograph, its aspect kept, in the middle of the square but for a small shift.
+    A view shows the whole photograph in the middle of the square but for a small shift: its aspect kept, or squashed to
+    the square.
 
     Args:
         root: the folder that holds ``prep_scene_info``.
-        views: their size, and the strength of the change of light; the rest of it is not used.
+        views: their size, how photographs are resized to it, and the strength of the change of light; the rest of it is
+            not used.
         split: which scenes.
-        detections: read the points of the reconstructions too, towards which a detector is trained. They fill
-            :attr:`PairBatch.detections <steerers.datasets.pairs.PairBatch>`.
+        detections: read the points of the reconstructions too, towards which a detector is trained. A batch then has
+            ``detections``, and ``known`` beside them: where its views have depth.
 
     Raises:
         ValueError: if there is no such scene, a file is damaged, no pair is left, or points are wanted and missing.
@@ -88,7 +87,7 @@ class MegaDepth:
         return len(self._pairs)
 
     def read(self, index: int) -> tuple[Photograph, Photograph]:
-        """The two photographs of a pair, shrunk to the size of a view, with their cameras and depth maps.
+        """The two photographs of a pair, resized to the size of a view, with their cameras and depth maps.
 
         Raises:
             FileNotFoundError, ValueError: naming the file that is missing or broken.
@@ -112,13 +111,14 @@ class MegaDepth:
         scene = DepthWarp(*cameras, device=device)
         warp = ViewWarp(from_photos0.to(device), from_photos1.to(device), masks0, masks1, scene)
         rotated = (rotations0.to(device), rotations1.to(device))
-        detections = None
-        if self._detections is not None:
-            detections = (
-                points_in_views(_detections(sides[0]), from_photos0, device),
-                points_in_views(_detections(sides[1]), from_photos1, device),
-            )
-        return PairBatch(images0, images1, masks0, masks1, warp, *rotated, detections=detections)
+        batch = PairBatch(images0, images1, masks0, masks1, warp, *rotated)
+        if self._detections is None:
+            return batch
+        detections = (
+            points_in_views(_detections(sides[0]), from_photos0, device),
+            points_in_views(_detections(sides[1]), from_photos1, device),
+        )
+        return replace(batch, detections=detections, known=scene.known_in(warp))
 
     def _list_pairs(self, found: dict[str, Path]) -> tuple[NDArray[np.int32], NDArray[np.int32], Tensor]:
         """(P,) scenes, (P, 2) photographs and (P,) weights of all pairs."""
@@ -146,34 +146,41 @@ class MegaDepth:
         ]
 
     def _photograph(self, scene: int, index: int) -> Photograph:
-        info = self.scenes[scene]
-        image = load_image(self.root / str(info.image_paths[index]), max_size=self.views.size)
+        info, squashed = self.scenes[scene], self.views.resize == "squash"
+        path = self.root / str(info.image_paths[index])
+        image = load_image(path, max_size=None if squashed else self.views.size)
+        pixels = squash(image.tensor, self.views.size) if squashed else image.tensor
         depth = read_depth(self.root / str(info.depth_paths[index]))
         K = torch.from_numpy(info.intrinsics[index].copy())
         K[:2, 2] -= 0.5  # from COLMAP's pixels
-        size = (int(image.tensor.shape[2]), int(image.tensor.shape[1]))
+        size = (int(pixels.shape[2]), int(pixels.shape[1]))
         camera = DepthCamera(image.stored_size, K, torch.from_numpy(info.poses[index]), depth).resized(size)
-        pixels = torch.from_numpy(to_uint8(image.tensor)).permute(2, 0, 1).contiguous()
         points = None
         if self._detections is not None:
             stored = torch.from_numpy(self._detections[scene][index]).double() - 0.5  # from COLMAP's pixels
             points = transform_points(scaling(image.stored_size, size), stored)
-        return Photograph(pixels, camera.thinned(max(1, max(depth.shape) // self.views.size)), points)
+        filling = min(depth.shape) if squashed else max(depth.shape)  # fewest samples along a side that fills the view
+        camera = camera.thinned(max(1, filling // self.views.size))
+        return Photograph(torch.from_numpy(to_uint8(pixels)).permute(2, 0, 1).contiguous(), camera, points)
 
     def _render(
         self, photographs: Sequence[Photograph], rotations: Tensor, seeds: Sequence[int], device: torch.device
     ) -> tuple[Tensor, Tensor, Tensor]:
-        size = self.views.size
-        fitted = torch.stack([fit_view(photograph.camera.size, size) for photograph in photographs])  # (B, 3, 3)
-        fitted[:, :2, 2] += (uniforms(seeds, 2, _SHIFT) * (2 * SHAKE + 1)).floor() - SHAKE
+        shown = draw_whole([photograph.camera.size for photograph in photographs], self.views, seeds)  # (B, 3, 3)
         photos = [photograph.image.to(device, non_blocking=True) for photograph in photographs]
-        strength = self.views.photometric
-        images, masks, from_photos = render_views(photos, fitted, rotations, size, seeds if strength else None)
+        strength, size = self.views.photometric, self.views.size
+        images, masks, from_photos = render_views(photos, shown, rotations, size, seeds if strength else None)
         return relight(images, strength, seeds), masks, from_photos
 
 
 def _detections(photographs: Sequence[Photograph]) -> list[Tensor]:
     return [photograph.detections for photograph in photographs if photograph.detections is not None]
+
+
+def squash(image: Tensor, size: int) -> Tensor:
+    """A (3, H, W) image in [0, 1] resized to a square of ``size``, whatever its aspect; bicubic, antialiased."""
+    resized = F.interpolate(image[None], (size, size), mode="bicubic", align_corners=False, antialias=True)
+    return resized[0].clamp(0, 1)  # bicubic overshoots
 
 
 def read_depth(path: str | PathLike[str]) -> Tensor:

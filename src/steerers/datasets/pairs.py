@@ -53,6 +53,8 @@ class PairBatch:
     detections: tuple[Tensor, Tensor] | None = None
     """(B, K, 2) pixels each, where a view shows points of a reconstruction, whether the other shows them or not; NaN
     where there are fewer than K. A detector may learn from them; they are no keypoints of a descriptor."""
+    known: tuple[Tensor, Tensor] | None = None
+    """(B, S, S) bool each, where the depth of what a view shows is known; as with the detections, for a detector."""
 
     def __len__(self) -> int:
         return int(self.images0.shape[0])
@@ -65,6 +67,17 @@ class PairBatch:
         original, tell important directions (which grow) from idle ones.
         """
         return (self.rotations0 - self.rotations1) % (2 * math.pi)
+
+    def warp_pixels(self, side: int) -> tuple[Tensor, Tensor]:
+        """(B, H * W, 2) where all pixels of a view go, and (B, H, W) whether they are of the photograph and seen there.
+
+        Args:
+            side: 0 for the first views, 1 for the second.
+        """
+        masks, others = (self.masks1, self.masks0) if side else (self.masks0, self.masks1)
+        grid = pixel_grid(masks)
+        moved, seen = self.warp.backward(grid) if side else self.warp.forward(grid)
+        return moved, (seen & covered(others, moved)).view_as(masks) & masks
 
 
 class PairSource(Protocol):
@@ -122,20 +135,20 @@ class ViewWarp:
         both, device = (from_photos0.double(), from_photos1.double()), masks0.device
         self.from_photos0, self.from_photos1 = (maps.to(device) for maps in both)
         # Inverted once, where the maps are: on the CPU that keeps no GPU waiting.
-        self._to_photos0, self._to_photos1 = (torch.linalg.inv(maps).to(device) for maps in both)
+        self.to_photos0, self.to_photos1 = (torch.linalg.inv(maps).to(device) for maps in both)
 
     def forward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
         """First views to second views; see :class:`Warp`."""
         if self.scene is None:
-            return self._covered(transform_points(self.from_photos1 @ self._to_photos0, xy), self.masks1)
-        moved, seen = self.scene.forward(transform_points(self._to_photos0, xy))
+            return self._covered(transform_points(self.from_photos1 @ self.to_photos0, xy), self.masks1)
+        moved, seen = self.scene.forward(transform_points(self.to_photos0, xy))
         return self._covered(transform_points(self.from_photos1, moved), self.masks1, seen)
 
     def backward(self, xy: Tensor) -> tuple[Tensor, Tensor]:
         """Second views to first views."""
         if self.scene is None:
-            return self._covered(transform_points(self.from_photos0 @ self._to_photos1, xy), self.masks0)
-        moved, seen = self.scene.backward(transform_points(self._to_photos1, xy))
+            return self._covered(transform_points(self.from_photos0 @ self.to_photos1, xy), self.masks0)
+        moved, seen = self.scene.backward(transform_points(self.to_photos1, xy))
         return self._covered(transform_points(self.from_photos0, moved), self.masks0, seen)
 
     @staticmethod
@@ -152,6 +165,14 @@ def covered(masks: Tensor, xy: Tensor) -> Tensor:
     inside = (x >= 0) & (y >= 0) & (x < width) & (y < height)
     flat = y.clamp(0, height - 1) * width + x.clamp(0, width - 1)
     return inside & masks.flatten(1).gather(1, flat)
+
+
+def pixel_grid(maps: Tensor) -> Tensor:
+    """(B, H * W, 2) float32 (x, y) of every pixel of (B, H, W) maps, row by row."""
+    height, width = maps.shape[1:]
+    xs, ys = torch.arange(width, device=maps.device), torch.arange(height, device=maps.device)
+    grid = torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1).float()
+    return grid.view(1, -1, 2).expand(len(maps), -1, -1)
 
 
 def pad_points(points: Sequence[Tensor]) -> Tensor:

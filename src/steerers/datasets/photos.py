@@ -5,27 +5,30 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 import os
 import tarfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import PIL.Image
 import torch
 from torch import Tensor
 
-from steerers._console import progress
+from steerers._console import Progress, tell
 from steerers._files import atomic_write
 from steerers.geometry import Size
 from steerers.images.load import ImageError, load_image, to_uint8
+from steerers.images.read_ahead import read_ahead
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm", ".pgm", ".jp2"}
 _FORMAT = 1
+T = TypeVar("T")
 
 
 class DamagedTarError(ValueError):
@@ -113,6 +116,14 @@ def find_images(folder: str | os.PathLike[str]) -> list[Path]:
     return [photo.path for photo in _find(Path(folder))]
 
 
+def spread(photos: Sequence[T], wanted: int | None) -> list[T]:
+    """As many photographs as are wanted, spread over all of them; all by default, or where there are no more."""
+    if wanted is None or wanted >= len(photos):
+        return list(photos)
+    step = len(photos) / wanted
+    return [photos[int(index * step)] for index in range(wanted)]
+
+
 @dataclass(frozen=True, eq=False)
 class PhotoStore:
     """Decoded photographs, one behind the other in one tensor."""
@@ -120,6 +131,7 @@ class PhotoStore:
     pixels: Tensor  # (T,) uint8
     sizes: list[Size]
     names: list[str]
+    broken: list[str] = field(default_factory=list)  # what is wrong with those that were left out
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -159,37 +171,66 @@ class PhotoStore:
         return photo[:, rows][:, :, columns]
 
     @classmethod
-    def open(cls, photos: Sequence[Photo], max_size: int = 768, cache: Path | None = None) -> PhotoStore:
+    def open(
+        cls, photos: Sequence[Photo], max_size: int = 768, cache: Path | None = None, *, max_broken: float = 0.0
+    ) -> PhotoStore:
         """Decode photographs, or map the file of an earlier call.
 
         Args:
             max_size: longest side.
             cache: a folder in which the decoded photographs are kept; they are then mapped, not read, into memory.
+            max_broken: the fraction of the photographs, but at least one, that may be broken: they are left out, and
+                named in a warning. With 0 none may be.
 
         Raises:
-            ValueError: naming the photograph that cannot be read, or the cache that is damaged.
+            ValueError: naming a photograph that cannot be read, if too many cannot, or the cache that is damaged.
         """
+        allowed = max(1, int(max_broken * len(photos))) if max_broken else 0
         if cache is None:
-            return cls._decode(photos, max_size)
-        path = cache / f"photos-{_hash(photos, max_size)}.npy"
-        if not path.exists():
-            cache.mkdir(parents=True, exist_ok=True)
-            cls._decode(photos, max_size)._keep(path)
-        return cls._map(path)
+            store = cls._decode(photos, max_size, allowed)
+        else:
+            path = cache / f"photos-{_hash(photos, max_size)}.npy"
+            if not path.exists():
+                cache.mkdir(parents=True, exist_ok=True)
+                cls._decode(photos, max_size, allowed)._keep(path)
+            store = cls._map(path)
+        _check_broken(store.broken, allowed, len(photos))
+        if store.broken:
+            tell(f"{_describe(store.broken, len(photos))}; left out", logging.WARNING)
+        return store
 
     @classmethod
-    def _decode(cls, photos: Sequence[Photo], max_size: int) -> PhotoStore:
-        pixels, sizes = bytearray(), []  # grows in place: at no time is there a second copy of all pixels
-        with ThreadPoolExecutor() as pool:
-            for photo in progress(pool.map(lambda photo: photo.load(max_size), photos), "decoding", len(photos)):
-                pixels += photo.numpy().tobytes()
-                sizes.append((int(photo.shape[2]), int(photo.shape[1])))
-        return cls(torch.frombuffer(pixels, dtype=torch.uint8), sizes, [photo.name for photo in photos])
+    def _decode(cls, photos: Sequence[Photo], max_size: int, allowed: int) -> PhotoStore:
+        """All photographs but those that are broken, unless there are more of them than allowed."""
+        pixels = bytearray()  # grows in place: at no time is there a second copy of all pixels
+        sizes: list[Size] = []
+        names: list[str] = []
+        broken: list[str] = []
+
+        def load(photo: Photo) -> Tensor | ValueError:
+            try:
+                return photo.load(max_size)
+            except ValueError as error:
+                return error
+
+        threads = (os.cpu_count() or 1) + 4
+        loaded = read_ahead(load, photos, threads=threads, waiting=4 * threads)
+        with Progress("reading photographs", len(photos), "photograph") as shown:
+            for photo, found in zip(photos, loaded, strict=True):
+                if isinstance(found, ValueError):
+                    broken.append(str(found.__cause__ or found))
+                    _check_broken(broken, allowed, len(photos))
+                else:
+                    pixels += found.numpy().tobytes()
+                    sizes.append((int(found.shape[2]), int(found.shape[1])))
+                    names.append(photo.name)
+                shown.advance()
+        return cls(torch.frombuffer(pixels, dtype=torch.uint8), sizes, names, broken)
 
     def _keep(self, path: Path) -> None:
         """Write the index, then the pixels: where those are, another process may read both."""
         with atomic_write(path.with_suffix(".json")) as temporary:
-            temporary.write_text(json.dumps({"sizes": self.sizes, "names": self.names}))
+            temporary.write_text(json.dumps({"sizes": self.sizes, "names": self.names, "broken": self.broken}))
         with atomic_write(path) as temporary:
             np.save(temporary, self.pixels.numpy())
 
@@ -198,13 +239,30 @@ class PhotoStore:
         try:
             index = json.loads(path.with_suffix(".json").read_text())
             pixels = np.load(path, mmap_mode="c")  # copy on write: torch wants memory that may be written
-            store = cls(torch.from_numpy(pixels), [(int(w), int(h)) for w, h in index["sizes"]], list(index["names"]))
-        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            sizes = [(int(w), int(h)) for w, h in index["sizes"]]
+            store = cls(torch.from_numpy(pixels), sizes, list(index["names"]), list(index.get("broken", ())))
+        except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path}: a damaged cache of photographs ({error}); delete it") from error
         expected = (torch.uint8, (store._starts[-1],), len(store))
         if (store.pixels.dtype, tuple(store.pixels.shape), len(store.names)) != expected:
             raise ValueError(f"{path}: a damaged cache of photographs (sizes do not add up); delete it")
         return store
+
+
+def _check_broken(broken: Sequence[str], allowed: int, total: int) -> None:
+    """Refuse more broken photographs than are allowed, or nothing but broken ones."""
+    if not broken or (len(broken) <= allowed and len(broken) < total):
+        return
+    if not allowed:
+        raise ValueError(f"cannot use a photograph: {broken[0]}")
+    raise ValueError(
+        f"{_describe(broken, total)}; no more than {allowed}, and not all, may be broken (data.max_broken); `steerers "
+        "data check` lists them"
+    )
+
+
+def _describe(broken: Sequence[str], total: int) -> str:
+    return f"{len(broken)} of {total} photographs cannot be used: {few(broken, 3)}"
 
 
 def _hash(photos: Sequence[Photo], max_size: int) -> str:

@@ -182,16 +182,17 @@ def scenes_of(split: Split, names: Iterable[str]) -> list[str]:
 
 
 def weigh_pairs(
-    info: SceneInfo, min_overlaps: Sequence[float] = (0.01, 0.35), max_pairs: int = 100_000
+    info: SceneInfo, min_overlaps: Sequence[float] = (0.01, 0.35), max_overlap: float = 1.0, max_pairs: int = 100_000
 ) -> NDArray[np.float64]:
-    """(P,) how often each pair of a scene is drawn; 0 for pairs that are left out.
+    """(P,) how often each pair of a scene is drawn; 0 for pairs that are left out. The defaults are the original's.
 
-    Each overlap makes a list of n pairs that overlap more, at most ``max_pairs`` of them drawn, each with the weight
-    n^-0.75, so that large scenes do not drown small ones. A pair has the sum of its weights in all lists.
+    Each overlap makes a list of n pairs that overlap more, but less than ``max_overlap``. At most ``max_pairs`` of a
+    list are drawn, each with the weight n^-0.75, so that large scenes do not drown small ones. A pair has the sum of
+    its weights in all lists.
     """
     weights = np.zeros(len(info.pairs))
     for index, overlap in enumerate(min_overlaps):
-        chosen = np.flatnonzero(info.overlaps > overlap)
+        chosen = np.flatnonzero((info.overlaps > overlap) & (info.overlaps < max_overlap))
         if len(chosen) > max_pairs:
             generator = np.random.default_rng([0, zlib.crc32(info.name.encode()), index])
             chosen = generator.choice(chosen, max_pairs, replace=False)

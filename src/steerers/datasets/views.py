@@ -10,16 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from steerers.datasets.pairs import check_options, noise, uniforms
-from steerers.geometry import Size, quarter_turns, to_normalised
+from steerers.geometry import Size, quarter_turns, scaling, to_normalised
 from steerers.images.load import LUMA
 
-_SHAPE, _FILL = 1, 2  # streams of a seed
+Resize = Literal["letterbox", "squash"]
+
+SHAKE = 32
+"""Largest shift, in pixels of the view, of a photograph that is shown whole."""
+
+_SHAPE, _FILL, _SHIFT = 1, 2, 21  # streams of a seed
 _LEVELS = 4  # of the pyramid
 _WANDERING = 0.25  # how far the focus may be from the middle of a view, as a fraction of its side
 _ROUNDING = 1e-6  # pixels: a view that ends where its photograph does is covered to its edge
@@ -36,6 +42,9 @@ class Views:
         tilt: most foreshortening, as that of a plane seen from the side: 2 is a plane rotated away by 60 degrees.
         perspective: how far each corner moves, as a fraction of the side.
         photometric: strength of the change of light, from 0 to 1.
+        resize: ``letterbox`` keeps the aspect: photographs of MegaDepth are shown whole, with borders, and a part is
+            drawn of all others. ``squash``, for MegaDepth and reconstructions, shows the whole of a photograph and
+            fills the square with it, whatever its aspect, before it is rotated; as the paper's authors do.
     """
 
     size: int = 384
@@ -43,6 +52,7 @@ class Views:
     tilt: float = 1.0
     perspective: float = 0.08
     photometric: float = 0.5
+    resize: Resize = "letterbox"
 
     def __post_init__(self) -> None:
         if self.size < 32:
@@ -51,6 +61,7 @@ class Views:
         check_options(self, "be in [1, 4]", lambda value: 1 <= value <= 4, "tilt")
         check_options(self, "be in [0, 0.3)", lambda value: 0 <= value < 0.3, "perspective")
         check_options(self, "be in [0, 1]", lambda value: 0 <= value <= 1, "photometric")
+        check_options(self, "be letterbox or squash", lambda value: value in get_args(Resize), "resize")
 
 
 def is_range(scale: Sequence[float]) -> bool:
@@ -67,7 +78,14 @@ def draw_homographies(sizes: Sequence[Size], views: Views, seeds: Sequence[int],
     Args:
         focus: (B, 2) pixels of the photographs that shall be seen, not far from the middle of the view; by default a
             view may lie anywhere. Two views with one focus overlap.
+
+    Raises:
+        ValueError: if the photographs shall be squashed, which is for those that are shown whole.
     """
+    if views.resize == "squash":
+        raise ValueError(
+            "resize 'squash' is for MegaDepth and reconstructions: these views show a part of a photograph"
+        )
     drawn = uniforms(seeds, 13, _SHAPE)  # (B, 13)
     low, high = math.log(views.scale[0]), math.log(views.scale[1])
     scale = (low + (high - low) * drawn[:, 0]).exp()  # (B,)
@@ -110,6 +128,18 @@ def homographies_from_corners(source: Tensor, target: Tensor) -> Tensor:
     )  # (B, 8, 8)
     solution = torch.linalg.solve(rows, torch.cat([u, v], dim=1))  # (B, 8)
     return torch.cat([solution, torch.ones_like(solution[:, :1])], dim=1).view(-1, 3, 3)
+
+
+def draw_whole(sizes: Sequence[Size], views: Views, seeds: Sequence[int]) -> Tensor:
+    """(B, 3, 3) float64 maps that show the whole of photographs of (width, height) in upright views, a little shifted.
+
+    The shift is of whole pixels, up to :data:`SHAKE` each way, by one seed each.
+    """
+    size = views.size
+    maps = [scaling(own, (size, size)) if views.resize == "squash" else fit_view(own, size) for own in sizes]
+    shown = torch.stack(maps)
+    shown[:, :2, 2] += (uniforms(seeds, 2, _SHIFT) * (2 * SHAKE + 1)).floor() - SHAKE
+    return shown
 
 
 def fit_view(size: Size, view_size: int) -> Tensor:

@@ -23,7 +23,8 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from steerers.matching.similarity import Similarity
+from steerers._parallel import spread
+from steerers.matching.similarity import Similarity, float_type
 
 Kernels = Literal["auto", "tiled", "fused"]
 """What computes: the fused kernels of :mod:`steerers.accel.matching` where they can, the tiles of this module, or the
@@ -40,6 +41,9 @@ SLACK = 1e-3
 """How far a bound may be off in log P through rounding: generous, since it only costs visits."""
 SAFE_EXPONENT = 60.0
 """Inverse temperatures up to this need no shift: the exponential of it, summed, is far from overflow in float32."""
+LANES = 8
+"""Into so many parts rows are dealt on a CPU, which threads take as they are free. The column sums of all parts are
+added up in their order, so that the number of threads changes no result."""
 MOST_BOUNDS = 1 << 23
 """Most numbers that are kept to bound the second pass; with more tiles than that allows, several share one."""
 
@@ -139,6 +143,17 @@ def number_of_most_matches(found: Sequence[Assignment]) -> int:
     return max(range(len(found)), key=lambda k: (len(found[k]), float(found[k].scores.sum())))
 
 
+def most_similar(similarity: Similarity) -> int:
+    """The number of the alternative with the largest cosine, of one description in each image; of equal ones the first.
+
+    Probabilities cannot choose there: each alternative has one match, of probability 1 up to rounding.
+    """
+    only = torch.zeros(1, dtype=torch.long, device=similarity.device)
+    cosines = [float(similarity.alternative(k).pairs(only, only)) for k in range(similarity.alternatives)]
+    tie = 8 * torch.finfo(float_type(similarity.descriptions0)).eps
+    return next(k for k, cosine in enumerate(cosines) if cosine >= max(cosines) - tie)
+
+
 def _assign(similarity: Similarity, options: Options) -> list[Assignment]:
     """For each alternative."""
     if similarity.device.type == "cuda":
@@ -147,10 +162,13 @@ def _assign(similarity: Similarity, options: Options) -> list[Assignment]:
         return [empty(similarity.device) for _ in range(similarity.alternatives)]
     scale = options.inverse_temperature
     sums = _Sums(similarity, scale, options.tile)
-    return [
-        _most_probable(similarity.alternative(k), sums, k, scale, options.threshold)
-        for k in range(similarity.alternatives)
-    ]
+
+    def most_probable(k: int) -> Assignment:
+        return _most_probable(similarity.alternative(k), sums, k, scale, options.threshold)
+
+    alternatives = range(similarity.alternatives)
+    on_cpu = similarity.device.type == "cpu"
+    return spread(most_probable, alternatives) if on_cpu else list(map(most_probable, alternatives))
 
 
 def empty(device: torch.device) -> Assignment:
@@ -172,27 +190,46 @@ class _Sums:
         self.col_ranges = _ranges(m, tile)
         self.num_rows = max(1, min(tile, elements // (similarity.layers * min(tile, m))))
         self.group = math.ceil(len(self.col_ranges) * alternatives * n / MOST_BOUNDS)  # ranges that share a bound
-        safe = scale <= SAFE_EXPONENT
-        start = 0.0 if safe else -math.inf
-        rows = torch.full((alternatives, n), start, dtype=torch.float64, device=device)
-        cols = torch.full((alternatives, m), start, dtype=torch.float64, device=device)
+        self.safe = scale <= SAFE_EXPONENT
+        start = 0.0 if self.safe else -math.inf
+        self.rows = torch.full((alternatives, n), start, dtype=torch.float64, device=device)
         groups = math.ceil(len(self.col_ranges) / self.group)
         self.best = torch.full((alternatives, groups, n), -math.inf, device=device)
-        for row_range in _ranges(n, self.num_rows):
+        ranges = _ranges(n, self.num_rows)
+        if device.type == "cpu":
+            similarity.block(slice(0, 1))(slice(0, 1))  # makes what is made once, before threads share it
+            lanes = [ranges[k::LANES] for k in range(min(LANES, len(ranges)))]
+            parts = spread(lambda lane: self._add_up(similarity, scale, lane), lanes)
+        else:
+            parts = [self._add_up(similarity, scale, ranges)]
+        cols = parts[0]
+        for part in parts[1:]:
+            cols = cols.add_(part) if self.safe else torch.logaddexp(cols, part)
+        if self.safe:
+            self.rows.log_()
+            cols.log_()
+        self.cols = cols  # (alternatives, M), as self.rows is (alternatives, N)
+
+    def _add_up(self, similarity: Similarity, scale: float, row_ranges: Sequence[slice]) -> Tensor:
+        """Fill in what concerns some rows; the (alternatives, M) sums of the columns over those rows, not yet as
+        logarithms where that is safe."""
+        m, alternatives = similarity.shape[1], similarity.alternatives
+        start = 0.0 if self.safe else -math.inf
+        rows, cols = self.rows, torch.full((alternatives, m), start, dtype=torch.float64, device=similarity.device)
+        for row_range in row_ranges:
             scores = similarity.block(row_range, scale)
             for index, col_range in enumerate(self.col_ranges):
                 tile_scores = scores(col_range)  # (alternatives, r, c)
                 best = self.best[:, index // self.group, row_range]
                 torch.maximum(best, tile_scores.amax(dim=2).to(best), out=best)
-                if safe:
+                if self.safe:
                     tile_scores.exp_()
                     rows[:, row_range] += tile_scores.sum(dim=2)
                     cols[:, col_range] += tile_scores.sum(dim=1)
                 else:
                     rows[:, row_range] = torch.logaddexp(rows[:, row_range], tile_scores.logsumexp(dim=2).double())
                     cols[:, col_range] = torch.logaddexp(cols[:, col_range], tile_scores.logsumexp(dim=1).double())
-        self.rows = rows.log_() if safe else rows  # (alternatives, N)
-        self.cols = cols.log_() if safe else cols  # (alternatives, M)
+        return cols
 
 
 def _most_probable(similarity: Similarity, sums: _Sums, k: int, scale: float, threshold: float) -> Assignment:

@@ -1,21 +1,24 @@
-"""Where the similarity of two descriptions is largest over every rotation, for a fixed steerer.
+"""Where the similarity of two descriptions is largest over every rotation.
 
-:class:`Continuous` takes the exact maximum of all pairs. Where a strategy has tried single rotations only,
-:func:`refine_rotations` finds the rotation of each match to a fraction of a degree: made for the matched pairs alone,
-the trigonometric polynomial of :mod:`steerers.matching.harmonics` costs little.
+:class:`Continuous` takes the exact maximum of all pairs, for a fixed steerer;
+:class:`~steerers.matching.exponentials.ContinuousSteered` is for a learned one. Where a strategy has tried single
+rotations only, :func:`refine_rotations` finds the rotation of each match to a fraction of a degree: made for the
+matched pairs alone, the trigonometric polynomial of :mod:`steerers.matching.harmonics`, or the exponentials, cost
+little.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
+from steerers.matching.exponentials import Exponentials
 from steerers.matching.harmonics import Harmonic
-from steerers.matching.similarity import PAIR_CHUNK, RowBlock, Rows
+from steerers.matching.similarity import PAIR_CHUNK, Angles, RowBlock, Rows, wrapped
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 
@@ -183,46 +186,81 @@ class Continuous(Harmonic):
 
 
 def is_refinable(steerer: Steerer) -> bool:
-    """Whether rotations between the tried ones can be told: by a fixed steerer of SO(2) that is not all invariant."""
-    representation = steerer.representation
-    return representation is not None and representation.group.continuous and any(representation.multiplicities())
+    """Whether rotations between the tried ones can be told: by an SO(2) steerer that is not all invariant.
+
+    A learned one must have a basis of eigenvectors.
+    """
+    if not steerer.group.continuous:
+        return False
+    if steerer.representation is not None:
+        return any(steerer.representation.multiplicities())
+    exponential = steerer.exponential()
+    return exponential.sound and bool(exponential.frequency.any())
 
 
 def refine_rotations(
-    descriptions0: Tensor, descriptions1: Tensor, tried: Tensor, steerer: Steerer, order: int
+    descriptions0: Tensor, descriptions1: Tensor, tried: Tensor, steerer: Steerer, angles: Angles
 ) -> Tensor:
-    """The rotation of largest similarity of every match, within one step, a full turn by ``order``, of the tried one.
+    """The rotation of largest similarity of every match, as far from the tried one as that is from the nearest other.
 
-    Half a step would do if the rotation nearest to the truth were always the one that is kept. But neighbours vie where
-    the truth lies between them, and one rotation for all matches is not the nearest for each.
+    Half as far would do if the rotation nearest to the truth were always the one that is kept. But neighbours vie where
+    the truth lies between them, and one rotation for all matches is not the nearest for each. Farther would not do:
+    where a list of rotations leaves a gap, none is looked for in it. A single rotation is refined within half a turn.
 
     Args:
         descriptions0: (K, D) of the matches; ``descriptions1`` likewise.
         tried: (K,) radians.
         steerer: whose rotations were tried, of which :func:`is_refinable` holds.
-        order: how many of them.
+        angles: all that were tried, in [0, 2 pi).
 
     Returns:
         (K,) float64 radians.
     """
-    harmonic = Continuous(descriptions0, descriptions1, steerer)
-    every = torch.arange(len(tried), device=tried.device)
-    components = harmonic.pair_components(every, every)  # (K, components)
-    tried, reach = tried.double(), 2 * math.pi / order
-    # The best of a few points, then Newton's steps, none of which leaves the neighbours of that point.
-    count = math.ceil(reach * POINTS * max(harmonic.frequencies) / (2 * math.pi))  # on either side
+    kind = Exponentials if steerer.representation is None else _Polynomials
+    course, tried, reach = kind(descriptions0, descriptions1, steerer), tried.double(), _reach(tried.double(), angles)
+    # The best of a few points; then uphill from there, no farther than its neighbours.
+    count = math.ceil(max(_gaps(angles)) * POINTS * course.rate / (2 * math.pi))  # on either side
     spacing = reach / count
-    points = tried[:, None] + spacing * torch.arange(-count, count + 1, device=tried.device)  # (K, P)
-    values = torch.einsum("kpc,kc->kp", harmonic.basis(points), components)
-    best = points.gather(1, values.argmax(dim=1, keepdim=True))[:, 0]
+    points = tried[:, None] + spacing[:, None] * torch.arange(-count, count + 1, device=tried.device)  # (K, P)
+    best = points.gather(1, course.values(points).argmax(dim=1, keepdim=True))[:, 0]
     low, high = (torch.clamp(best + side * spacing, tried - reach, tried + reach) for side in (-1, 1))
-    angle = best
-    for _ in range(NEWTON_STEPS):
-        slope, curvature = ((harmonic.basis(angle, k) * components).sum(dim=1) for k in (1, 2))
-        angle = torch.clamp(angle + _newton_step(slope, curvature, spacing), low, high)
-    return angle
+    return course.refine(best, low, high)
 
 
-def _newton_step(slope: Tensor, curvature: Tensor, reach: float) -> Tensor:
+class _Polynomials:
+    """The cosines of K pairs of descriptions as functions of the rotation of the first, by a fixed steerer."""
+
+    def __init__(self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer) -> None:
+        self.harmonic = Continuous(descriptions0, descriptions1, steerer)
+        self.rate = max(self.harmonic.frequencies)
+        every = torch.arange(len(descriptions0), device=descriptions0.device)
+        self.components = self.harmonic.pair_components(every, every)  # (K, components)
+
+    def values(self, angles: Tensor) -> Tensor:
+        """(K, P) cosines at (K, P) rotations."""
+        return torch.einsum("kpc,kc->kp", self.harmonic.basis(angles), self.components)
+
+    def refine(self, angles: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """The place of a maximum uphill of (K,) rotations."""
+        for _ in range(NEWTON_STEPS):
+            slope, curvature = ((self.harmonic.basis(angles, k) * self.components).sum(dim=1) for k in (1, 2))
+            angles = torch.clamp(angles + _newton_step(slope, curvature, (high - low) / 2), low, high)
+        return angles
+
+
+@lru_cache(maxsize=64)
+def _gaps(angles: Angles) -> tuple[float, ...]:
+    """How far each rotation is from the nearest other, in radians; half a turn if there is none."""
+    between = [[abs(math.remainder(a - b, 2 * math.pi)) for b in angles if b != a] for a in angles]
+    return tuple(min(others, default=math.pi) for others in between)
+
+
+def _reach(tried: Tensor, angles: Angles) -> Tensor:
+    """(K,) gaps of the rotations that were tried."""
+    known, gaps = (torch.tensor(values, dtype=torch.float64, device=tried.device) for values in (angles, _gaps(angles)))
+    return gaps[wrapped(tried[:, None] - known).abs().argmin(dim=1)]
+
+
+def _newton_step(slope: Tensor, curvature: Tensor, reach: float | Tensor) -> Tensor:
     """Newton's step where s is concave, else uphill."""
     return torch.where(curvature < 0, -slope / curvature, torch.sign(slope) * (reach / 2))

@@ -12,6 +12,7 @@ however many rotations are then tried.
 from __future__ import annotations
 
 import math
+import threading
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -20,9 +21,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.matching.similarity import PAIR_CHUNK, RowBlock, Rows, Similarity, as_float, float_type
-from steerers.steering.representations import Group, Representation
+from steerers.matching.similarity import PAIR_CHUNK, Angles, RowBlock, Rows, Similarity, as_float, float_type
+from steerers.steering.representations import SAME_ANGLE, Representation
 from steerers.steering.steerer import Steerer
+
+MOST_ORDER = 360
+"""Orders up to this are looked for in the rotations that are tried."""
+
+# Rotations ------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def common_order(angles: Angles) -> int | None:
+    """The least order of a cyclic group that has all of these rotations, if there is one; ``None`` for 0 alone."""
+    turns = [angle / (2 * math.pi) for angle in angles]
+    for order in range(1, MOST_ORDER + 1):
+        if all(abs(turn * order - round(turn * order)) < SAME_ANGLE for turn in turns):
+            return order if order > 1 else None
+    return None
+
+
+@lru_cache(maxsize=64)
+def in_opposites(angles: Angles) -> bool:
+    """Whether the second half of the rotations is the first, each half a turn further: so are those of even orders."""
+    half = len(angles) // 2
+    opposite = zip(angles[:half], angles[half:], strict=False)
+    return len(angles) == 2 * half and all(abs(b - a - math.pi) < SAME_ANGLE for a, b in opposite)
+
 
 # Frequencies ----------------------------------------------------------------------------------------------------------
 
@@ -131,7 +156,7 @@ class Harmonic(Similarity):
             raise ValueError("only a fixed steerer, made from a representation or permutation, has harmonics")
         super().__init__(descriptions0, descriptions1)
         self.steerer, self.order, self.dtype = steerer, order, float_type(descriptions0)
-        self._scratch: dict[str, Tensor] = {}
+        self._scratch: dict[tuple[int, str], Tensor] = {}
 
     @cached_property
     def _representation(self) -> Representation:
@@ -210,11 +235,12 @@ class Harmonic(Similarity):
         return scores
 
     def scratch(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A tensor to overwrite, the same one for every tile: new arrays of this size cost fresh pages each time."""
-        size = math.prod(shape)
-        if name not in self._scratch or len(self._scratch[name]) < size:
-            self._scratch[name] = self.rows.new_empty(size)
-        return self._scratch[name][:size].view(shape)
+        """A tensor to overwrite, the same one for every tile of a thread: new arrays of this size cost fresh pages each
+        time."""
+        size, key = math.prod(shape), (threading.get_ident(), name)
+        if key not in self._scratch or len(self._scratch[key]) < size:
+            self._scratch[key] = self.rows.new_empty(size)
+        return self._scratch[key][:size].view(shape)
 
     @abstractmethod
     def combine(self, components: Tensor) -> Tensor:
@@ -222,45 +248,40 @@ class Harmonic(Similarity):
 
 
 class Rotated(Harmonic):
-    """Cosines after each rotation of C_order by a fixed steerer; their maximum, or all as alternatives.
+    """Cosines after each of some rotations by a fixed steerer; their maximum, or all as alternatives.
 
-    For even orders opposite rotations share their even and odd frequencies: s(t) = E + O and s(t + pi) = E - O.
+    Opposite rotations, as those of even orders are, share their even and odd frequencies: s(t) = E + O and
+    s(t + pi) = E - O.
     """
 
-    order: int
-
     def __init__(
-        self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int, *, maximum: bool
+        self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, angles: Angles, *, maximum: bool
     ) -> None:
-        super().__init__(descriptions0, descriptions1, steerer, order)
-        self.maximum, self.alternatives = maximum, 1 if maximum else order
+        super().__init__(descriptions0, descriptions1, steerer, common_order(angles))
+        self.angles, self.paired = angles, in_opposites(angles)
+        self.maximum, self.alternatives = maximum, 1 if maximum else len(angles)
 
     @property
     def layers(self) -> int:  # type: ignore[override]
         tried = len(self.tried)
-        return self.num_components + (2 * tried if self.maximum else self.order + tried)
-
-    @cached_property
-    def angles(self) -> Tensor:
-        """The (L,) rotations of C_order."""
-        return Group(self.order).angles()
+        return self.num_components + (2 * tried if self.maximum else len(self.angles) + tried)
 
     @property
-    def tried(self) -> Tensor:
+    def tried(self) -> Angles:
         """Of opposite rotations the first."""
-        return self.angles[: self.order // 2] if self.order % 2 == 0 else self.angles
+        return self.angles[: len(self.angles) // 2] if self.paired else self.angles
 
     @cached_property
     def weights(self) -> Tensor:
         """(L or L/2, components), the even ones first."""
-        return self.basis(self.tried).to(self.device, self.dtype)
+        return self.basis(torch.tensor(self.tried, dtype=torch.float64)).to(self.device, self.dtype)
 
     def combine(self, components: Tensor) -> Tensor:
         flat = components.flatten(1)  # (components, r c)
         tried, split, size = len(self.tried), self.spectrum.num_even, flat.shape[1]
         even = torch.mm(self.weights[:, :split], flat[:split], out=self.scratch("even", (tried, size)))  # (L, r c)
         odd = torch.mm(self.weights[:, split:], flat[split:], out=self.scratch("odd", (tried, size)))
-        if self.order % 2:
+        if not self.paired:
             scores = even.add_(odd)
         elif self.maximum:
             scores = even.add_(odd.abs_())
@@ -273,17 +294,19 @@ class Rotated(Harmonic):
         return scores.view(-1, *components.shape[1:])
 
     def alternative(self, index: int) -> Similarity:
-        return self if self.maximum else _SingleRotation(self, float(self.angles[index]))
+        return self if self.maximum else _SingleRotation(self, self.angles[index])
 
-    def _pair_scores(self, i: Tensor, j: Tensor) -> Tensor:
-        weights = self.basis(self.angles).to(i.device)
-        return self.pair_components(i, j) @ weights.mT  # (K, L)
+    def _pair_scores(self, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+        """The (K,) largest cosines over the rotations, and those rotations."""
+        angles = torch.tensor(self.angles, dtype=torch.float64, device=i.device)
+        scores, index = (self.pair_components(i, j) @ self.basis(angles).mT).max(dim=1)  # of (K, L)
+        return scores, angles[index]
 
     def pairs(self, i: Tensor, j: Tensor) -> Tensor:
-        return self._pair_scores(i, j).amax(dim=1)
+        return self._pair_scores(i, j)[0]
 
     def rotations(self, i: Tensor, j: Tensor) -> Tensor | None:
-        return self.angles.to(i.device)[self._pair_scores(i, j).argmax(dim=1)] if self.maximum else None
+        return self._pair_scores(i, j)[1] if self.maximum else None
 
 
 class _SingleRotation(Similarity):

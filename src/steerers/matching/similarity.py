@@ -20,11 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 
 Rows = slice | Tensor
 RowBlock = Callable[[slice], Tensor]
+Angles = tuple[float, ...]
+"""The rotations that are tried, in radians: those of C_order, or any others."""
 
 PAIR_CHUNK = 2048
 
@@ -97,6 +98,14 @@ def check_finite(descriptions0: Tensor, descriptions1: Tensor) -> None:
             raise ValueError(f"{name} holds NaN or infinite values")
 
 
+def first_largest(scores: Tensor, rounding: float = 1e-6) -> Tensor:
+    """(K,) index of the first of each row of (K, L) scores that is as large as any, but for rounding.
+
+    Where rotations change nothing, it is not rounding that says which.
+    """
+    return (scores >= scores.amax(dim=1, keepdim=True) - rounding).int().argmax(dim=1)
+
+
 def wrapped(angles: Tensor) -> Tensor:
     """Radians in [-pi, pi), in float64."""
     return torch.remainder(angles.double() + math.pi, 2 * math.pi) - math.pi
@@ -130,12 +139,11 @@ class Aligned(Cosine):
 
 
 class CosineAfterRotation(Cosine):
-    """The cosine after the ``step``-th rotation of C_order by any steerer."""
+    """The cosine after a rotation by ``angle`` radians, by any steerer."""
 
-    def __init__(self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int, step: int) -> None:
+    def __init__(self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, angle: float) -> None:
         super().__init__(descriptions0, descriptions1)
-        self.steerer, self.order, self.step = steerer, order, step
-        self.angle = step * (2 * math.pi / order)
+        self.steerer, self.angle = steerer, angle
 
     @cached_property
     def unit0(self) -> Tensor:
@@ -143,20 +151,23 @@ class CosineAfterRotation(Cosine):
 
 
 class Steered(Similarity):
-    """Cosines after each rotation of C_order by any steerer, learned ones included: one product a rotation.
+    """Cosines after each of some rotations by any steerer, learned ones included: one product a rotation.
 
     With ``maximum`` the result is the largest of them, otherwise they are alternatives.
     """
 
     def __init__(
-        self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, order: int, *, maximum: bool
+        self, descriptions0: Tensor, descriptions1: Tensor, steerer: Steerer, angles: Angles, *, maximum: bool
     ) -> None:
         super().__init__(descriptions0, descriptions1)
-        self.maximum = maximum
-        self.alternatives, self.layers = 1 if maximum else order, order
-        self.angles = Group(order).angles()  # (L,)
-        matrices = torch.stack([steerer.matrix(float(angle)) for angle in self.angles])
-        self.matrices = matrices.to(descriptions0.device, float_type(descriptions0))  # (L, D, D)
+        self.steerer, self.angles, self.maximum = steerer, angles, maximum
+        self.alternatives, self.layers = 1 if maximum else len(angles), len(angles)
+
+    @cached_property
+    def matrices(self) -> Tensor:
+        """(L, D, D), one a rotation."""
+        matrices = torch.stack([self.steerer.matrix(angle) for angle in self.angles])
+        return matrices.to(self.device, float_type(self.descriptions0))
 
     def _steer(self, rows: Tensor) -> Tensor:
         return F.normalize(rows @ self.matrices.mT, dim=-1)  # (L, r, D)
@@ -166,9 +177,13 @@ class Steered(Similarity):
 
         def scores(cols: slice) -> Tensor:
             tile = (steered.flatten(0, 1) @ self.unit1[cols].mT).view(*steered.shape[:2], -1)  # (L, r, c)
-            return tile.amax(dim=0, keepdim=True) if self.maximum else tile
+            return self._largest(tile) if self.maximum else tile
 
         return scores
+
+    def _largest(self, tile: Tensor) -> Tensor:
+        """(1, r, c) of (L, r, c) cosines, which may be overwritten."""
+        return tile.amax(dim=0, keepdim=True)
 
     def alternative(self, index: int) -> Similarity:
         if self.maximum:
@@ -188,4 +203,6 @@ class Steered(Similarity):
         return self._pair_scores(i, j).amax(dim=1)
 
     def rotations(self, i: Tensor, j: Tensor) -> Tensor | None:
-        return self.angles.to(i.device)[self._pair_scores(i, j).argmax(dim=1)] if self.maximum else None
+        if not self.maximum:
+            return None
+        return torch.tensor(self.angles, dtype=torch.float64, device=i.device)[first_largest(self._pair_scores(i, j))]

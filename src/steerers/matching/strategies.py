@@ -8,23 +8,25 @@ To add a strategy, write its class here, put it into :data:`STRATEGIES`, and its
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from steerers._choices import STRATEGY_NAMES, TTA
+from steerers._parallel import spread
 from steerers.geometry import circular_mode
-from steerers.matching.assignment import Assignment, Options, Solution, Tiled, empty, mutual_nearest
+from steerers.matching.assignment import Assignment, Options, Solution, Tiled, most_similar, mutual_nearest
+from steerers.matching.exponentials import ContinuousSteered
 from steerers.matching.extrema import Continuous, is_refinable, refine_rotations
 from steerers.matching.harmonics import Rotated
 from steerers.matching.similarity import (
     Aligned,
+    Angles,
     Cosine,
     CosineAfterRotation,
     Similarity,
@@ -34,7 +36,7 @@ from steerers.matching.similarity import (
     normalised,
     wrapped,
 )
-from steerers.steering.representations import Order
+from steerers.steering.representations import Group, Order
 from steerers.steering.steerer import Steerer
 
 try:
@@ -71,7 +73,7 @@ class Strategy(ABC):
     @torch.no_grad()
     def match(self, descriptions0: Tensor, descriptions1: Tensor) -> Assignment:
         """Match (N, D) with (M, D) descriptions of any lengths, N and M; they need not be normalised."""
-        return self._match_all([self._checked(descriptions0, descriptions1)])[0]
+        return self._match_pairs([self._checked(descriptions0, descriptions1)])[0]
 
     @torch.no_grad()
     def match_batch(
@@ -94,6 +96,12 @@ class Strategy(ABC):
         alike = len({(first.dtype, first.device, first.shape[1]) for first, _ in pairs}) == 1
         if alike and self._at_once(pairs[0][0].device):
             return self._match_all(pairs)
+        return self._match_pairs(pairs)
+
+    def _match_pairs(self, pairs: Sequence[Pair]) -> list[Assignment]:
+        """Match each of some pairs by itself; those on a CPU by its threads."""
+        if all(first.device.type == "cpu" for first, _ in pairs):
+            return spread(lambda pair: self._match_all([pair])[0], pairs)
         return [self._match_all([pair])[0] for pair in pairs]
 
     @abstractmethod
@@ -267,33 +275,43 @@ class Invariant(SteererStrategy):
         return as_float(descriptions) @ self.projection.to(as_float(descriptions)).mT
 
 
-# Rotations of a cyclic group ------------------------------------------------------------------------------------------
+# Rotations that are tried ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverRotations(SteererStrategy):
-    """What strategies that try the rotations of C_order share; these are alternatives, unless ``maximum`` says that
-    each pair of descriptions is compared at its best one.
+    """What strategies that try single rotations share; these are alternatives, unless ``maximum`` says that each pair
+    of descriptions is compared at its best one.
 
     Attributes:
-        order: how many rotations are tried.
+        order: how many rotations are tried: those of C_order.
+        angles: rotations to try instead, in radians; kept modulo a full turn, in [0, 2 pi), which is also where the
+            rotations of a learned steerer are trained. Those of a C_n steerer must be rotations that it has.
         refine: whether the rotation of every match is looked for between the tried ones too, to a fraction of a degree,
-            and that of the images is where most of those agree. A fixed SO(2) steerer can tell.
+            and that of the images is where most of those agree. An SO(2) steerer can tell, a learned one if it has a
+            basis of eigenvectors. It is looked for as far away as the nearest other rotation that is tried, which is
+            one step of C_order; from a single angle, half a turn.
     """
 
     maximum: ClassVar[bool] = False
     order: Order = "default"
+    angles: Angles | None = None
     refine: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "order", self._resolve_order())
+        if self.angles is None:
+            object.__setattr__(self, "order", self._resolve_order())
+            return
+        if self.order != "default":
+            raise ValueError(f"give order or angles, not both: order {self.order!r} tries rotations of its own")
+        object.__setattr__(self, "angles", self.steerer.group.rotations(self.angles))
 
     def _resolve_order(self) -> int | None:
         whole, order = self.steerer.group.order, self.order
         if order == "default":
             return whole or DEFAULT_ORDER
         if order is None:
-            raise ValueError(f"{self.name} tries single rotations and needs an order, such as 8")
+            raise ValueError(f"{self.name} tries single rotations and needs an order, such as 8, or angles")
         if not isinstance(order, int) or order < 2:
             raise ValueError(f"order must be a whole number of at least 2, got {order!r}")
         if whole is not None and whole % order:
@@ -302,18 +320,20 @@ class OverRotations(SteererStrategy):
             )
         return order
 
-    @property
-    def _order(self) -> int:
-        assert isinstance(self.order, int)
-        return self.order
+    @cached_property
+    def rotations(self) -> Angles:
+        """Those that are tried, in radians in [0, 2 pi); none where every angle counts."""
+        if self.angles is not None:
+            return self.angles
+        return tuple(Group(self.order).angles().tolist()) if isinstance(self.order, int) else ()
 
     def _similarity(self, descriptions0: Tensor, descriptions1: Tensor) -> Similarity:
         kind = Steered if self.steerer.representation is None else Rotated
-        return kind(descriptions0, descriptions1, self.steerer, self._order, maximum=self.maximum)
+        return kind(descriptions0, descriptions1, self.steerer, self.rotations, maximum=self.maximum)
 
     def _match_all(self, pairs: Sequence[Pair]) -> list[Assignment]:
         found = self._try_rotations(pairs)
-        if not self.refine or self.order is None or not is_refinable(self.steerer):
+        if not self.refine or not self.rotations or not is_refinable(self.steerer):
             return found
         return [self._refined(*pair, assignment) for pair, assignment in zip(pairs, found, strict=True)]
 
@@ -327,27 +347,44 @@ class OverRotations(SteererStrategy):
         (i, j), tried = assignment.indices.unbind(dim=1), assignment.angles
         if tried is None:
             tried = torch.full_like(i, assignment.angle, dtype=torch.float64)
-        angles = refine_rotations(descriptions0[i], descriptions1[j], tried, self.steerer, self._order)
+        angles = refine_rotations(descriptions0[i], descriptions1[j], tried, self.steerer, self.rotations)
         return _with_angles(assignment, wrapped(angles))
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaxMatches(OverRotations):
-    """Match after each rotation and keep the rotation with the most matches."""
+    """Match after each rotation and keep the rotation with the most matches.
+
+    Of several with as many, that whose probabilities add up to more; of those, the first that is tried. Of one
+    description in each image every rotation makes one match of probability 1, which says nothing: there it is the
+    rotation with the largest cosine.
+    """
 
     name = "max-matches"
 
     def _try_rotations(self, pairs: Sequence[Pair]) -> list[Assignment]:
-        best = solve([self._similarity(*pair) for pair in pairs], self.options).best()
-        step = 2 * math.pi / self._order
-        return [replace(found, angle=number * step if len(found) else None) for number, found in best]
+        similarities = [self._similarity(*pair) for pair in pairs]
+        best = solve(similarities, self.options).best()
+        rotations = self._chosen(similarities, [number for number, _ in best])
+        return [
+            replace(found, angle=angle if len(found) else None)
+            for (_, found), angle in zip(best, rotations, strict=True)
+        ]
+
+    def _chosen(self, similarities: Sequence[Similarity], numbers: Sequence[int]) -> list[float]:
+        """The rotation of each pair, of which the number with the most matches is known."""
+        return [
+            self.rotations[most_similar(similarity) if similarity.shape == (1, 1) else number]
+            for similarity, number in zip(similarities, numbers, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaxSimilarity(OverRotations):
     """Compare each pair of descriptions at the rotation where they are most similar, then match once.
 
-    ``order=None`` takes the exact maximum over every angle, for a fixed SO(2) steerer.
+    ``order=None`` takes the maximum over every angle, for an SO(2) steerer; a learned one must have a basis of
+    eigenvectors.
     """
 
     name = "max-similarity"
@@ -361,20 +398,26 @@ class MaxSimilarity(OverRotations):
                 f"order=None maximises over all angles, but the steerer knows the rotations of {self.steerer.group} "
                 "only"
             )
-        if self.steerer.representation is None:
-            raise ValueError("order=None needs a fixed SO(2) steerer; for a learned one give an order, such as 8")
+        if self.steerer.representation is None and not (found := self.steerer.exponential()).sound:
+            raise ValueError(
+                "order=None maximises over all angles by the eigenvectors V of the steerer's generator G, but they are "
+                f"no sound basis: |G - V L V^-1| / |G| is {found.residual:.2g}, and the condition of V is "
+                f"{found.condition:.2g}; give an order instead, such as 8"
+            )
         return None
 
     def _similarity(self, descriptions0: Tensor, descriptions1: Tensor) -> Similarity:
-        if self.order is None:
-            return Continuous(descriptions0, descriptions1, self.steerer)
-        return super()._similarity(descriptions0, descriptions1)
+        if self.order is not None:
+            return super()._similarity(descriptions0, descriptions1)
+        kind = ContinuousSteered if self.steerer.representation is None else Continuous
+        return kind(descriptions0, descriptions1, self.steerer)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subset(MaxMatches):
     """Find the rotation by max-matches on random subsets, then match everything once at that rotation.
 
+    Where nothing matches on the subsets, everything is matched unrotated, without an angle, as the authors do.
     ``seed`` is a number, with which every call draws the same subsets, or a generator that is drawn from.
     """
 
@@ -392,23 +435,21 @@ class Subset(MaxMatches):
         parts = [k for k, pair in enumerate(pairs) if drawn[k][0] is not pair[0] or drawn[k][1] is not pair[1]]
         few = [k for k in range(len(pairs)) if k not in parts]
         found = dict(zip(few, super()._try_rotations([pairs[k] for k in few]), strict=True))
-        rotations = solve([self._similarity(*drawn[k]) for k in parts], self.options).counts()
-        members: dict[int, list[int]] = {}  # pairs by their rotation
-        for k, (step, count) in zip(parts, rotations, strict=True):
-            if count:
-                members.setdefault(step, []).append(k)
-                continue
-            found[k] = empty(pairs[k][0].device)
-            if pairs[k][0].is_cuda:
-                check_finite(*pairs[k])  # what was not drawn is not looked at otherwise
-        for step, chosen in members.items():
-            found |= zip(chosen, self._match_after_rotation([pairs[k] for k in chosen], step), strict=True)
+        similarities = [self._similarity(*drawn[k]) for k in parts]
+        counts = solve(similarities, self.options).counts()
+        rotations = self._chosen(similarities, [number for number, _ in counts])
+        members: dict[float | None, list[int]] = {None: [k for k in few if not len(found[k])]}  # pairs by rotation
+        for k, angle, (_, count) in zip(parts, rotations, counts, strict=True):
+            members.setdefault(angle if count else None, []).append(k)
+        for rotation, chosen in members.items():
+            found |= zip(chosen, self._match_after_rotation([pairs[k] for k in chosen], rotation), strict=True)
         return [found[k] for k in range(len(pairs))]
 
-    def _match_after_rotation(self, pairs: Sequence[Pair], step: int) -> list[Assignment]:
-        similarities = [CosineAfterRotation(*pair, self.steerer, self._order, step) for pair in pairs]
-        angle = similarities[0].angle
-        return [replace(assignment, angle=angle) for assignment in self._assign(similarities)]
+    def _match_after_rotation(self, pairs: Sequence[Pair], angle: float | None) -> list[Assignment]:
+        if angle is None:
+            return self._assign([Cosine(*pair) for pair in pairs])
+        rotated = self._assign([CosineAfterRotation(*pair, self.steerer, angle) for pair in pairs])
+        return [replace(assignment, angle=angle) for assignment in rotated]
 
     def _draw(self, descriptions0: Tensor, descriptions1: Tensor) -> Pair:
         """Random subsets of a pair's descriptions, or those themselves where they are few."""
@@ -442,17 +483,38 @@ def _kept_draw(seed: int, lengths: tuple[int, int], size: int, device: torch.dev
 
 @dataclass(frozen=True, kw_only=True)
 class Frequency1(SteererStrategy):
-    """What the Procrustes strategies share: every pair of coordinates rotates with the image."""
+    """What the Procrustes strategies share: every pair of coordinates rotates with the image.
+
+    Descriptions of a steerer given by a matrix, learned or not, are first changed to a basis in which that is so, up to
+    :data:`~steerers.steering.analysis.FREQUENCY1_RESIDUAL`. The matrix is that of when the strategy is made.
+
+    Attributes:
+        blocks: the fixed steerer of the changed descriptions.
+        basis: (D, D), of the change, where there is one.
+    """
+
+    blocks: Steerer = field(init=False, repr=False, compare=False)
+    basis: Tensor | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        representation = self.steerer.representation
+        representation, basis, blocks = self.steerer.representation, None, self.steerer
         if representation is None:
-            raise ValueError(f"{self.name} needs a fixed frequency-1 steerer (Steerer.freq1), not a learned matrix")
-        if set(representation.multiplicities()) != {1} or representation.group.order == 2:
+            try:
+                basis = self.steerer.frequency1_basis()
+            except ValueError as error:
+                raise ValueError(f"{self.name} needs every frequency to be 1, as of Steerer.freq1: {error}") from error
+            blocks = Steerer.freq1(self.steerer.dim, self.steerer.group)
+        elif set(representation.multiplicities()) != {1} or representation.group.order == 2:
             raise ValueError(
                 f"{self.name} needs every frequency to be 1 (Steerer.freq1); this steerer is {representation} of "
-                f"{representation.group}. For other fixed SO(2) steerers, max-similarity with order=None is exact"
+                f"{representation.group}. For other SO(2) steerers, max-similarity with order=None is exact"
             )
+        object.__setattr__(self, "basis", basis)
+        object.__setattr__(self, "blocks", blocks)
+
+    def _changed(self, descriptions: Tensor) -> Tensor:
+        """(N, D) descriptions that :attr:`blocks` steers."""
+        return descriptions if self.basis is None else as_float(descriptions) @ self.basis.to(as_float(descriptions)).mT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -462,14 +524,16 @@ class Procrustes(Frequency1):
     name = "procrustes"
 
     def _similarity(self, descriptions0: Tensor, descriptions1: Tensor) -> Similarity:
-        return Continuous(descriptions0, descriptions1, self.steerer, self.steerer.group.order)
+        changed0, changed1 = self._changed(descriptions0), self._changed(descriptions1)
+        return Continuous(changed0, changed1, self.blocks, self.steerer.group.order)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrototypeProcrustes(Frequency1):
     """Align every frequency-1 description to one prototype, then match once: the cost of an ordinary match.
 
-    ``prototype`` is a (D,) description; by default every pair of coordinates points the same way.
+    ``prototype`` is a (D,) description, in the steerer's own coordinates; by default every pair of coordinates that
+    rotates with the image points the same way.
     """
 
     name = "prototype-procrustes"
@@ -494,8 +558,7 @@ class PrototypeProcrustes(Frequency1):
 
         A block is a complex number, and rotating it a product; nothing else of the size of the descriptions is made.
         """
-        own = as_float(descriptions)
-        blocks = self.steerer.to_blocks(own).contiguous()
+        blocks = self.blocks.to_blocks(as_float(self._changed(descriptions))).contiguous()
         signs, towards = self._prototype(blocks)
         if signs is not None:
             blocks = blocks * signs
@@ -512,12 +575,15 @@ class PrototypeProcrustes(Frequency1):
         (D, 2), whose products with a description are the cosine and sine of its rotation, times something."""
         key = (like.device, like.dtype)
         if key not in self._prototypes:
-            representation = self.steerer.representation
+            representation = self.blocks.representation
             assert representation is not None
             other = [representation.group.fold(frequency) != frequency for frequency, _ in representation.blocks()]
             signs = torch.tensor([sign for rotated in other for sign in (1.0, -1.0 if rotated else 1.0)]).to(like)
-            prototype = torch.arange(self.steerer.dim) % 2 == 0 if self.prototype is None else self.prototype
-            unit = normalised(self.steerer.to_blocks(prototype[None].to(like)))[0] * signs
+            if self.prototype is None:
+                prototype = (torch.arange(self.steerer.dim)[None] % 2 == 0).to(like)
+            else:
+                prototype = self._changed(self.prototype[None].to(like))
+            unit = normalised(self.blocks.to_blocks(prototype))[0] * signs
             quadrature = torch.view_as_real(_complex(unit[None])[0] * -1j).flatten()  # (y, -x)
             self._prototypes[key] = signs if any(other) else None, torch.stack([unit, quadrature], dim=1)
         return self._prototypes[key]
@@ -551,8 +617,9 @@ def make_strategy(
         steerer: of the descriptor; ``dual-softmax`` and ``mutual-nearest`` need none.
         order: rotations that are tried: by default all of C_n, and 8 for SO(2). ``None`` is every angle, for
             ``max-similarity``. Strategies that try no rotations refuse one.
-        options: ``inverse_temperature``, ``threshold``, ``tile``, ``kernels``, ``precision``, ``graphs``; ``refine``;
-            ``subset_size``, ``seed``; ``prototype``; ``ratio``.
+        options: ``inverse_temperature``, ``threshold``, ``tile``, ``kernels``, ``precision``, ``graphs``; ``angles``,
+            rotations to try instead of those of an order, in radians; ``refine``; ``subset_size``, ``seed``;
+            ``prototype``; ``ratio``.
 
     Raises:
         ValueError: for an unknown name, a missing steerer, or a steerer or option that the strategy is not defined for.

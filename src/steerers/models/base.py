@@ -52,6 +52,9 @@ class Descriptor(ABC, nn.Module):
 class Extractor(Detector, Descriptor):
     """Detector and descriptor in one."""
 
+    parallel: bool = False
+    """Whether several threads may extract at once, each from images of its own."""
+
     def extract(
         self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None
     ) -> list[tuple[Keypoints, Tensor]]:

@@ -123,6 +123,8 @@ class TrunkExtractor(Extractor):
 class Compact(TrunkExtractor, LogitDetector):
     """Keypoints and descriptions of one trunk; see the module."""
 
+    parallel = True
+
     def __init__(self, config: CompactConfig | None = None, sampling: KeypointSampling = SAMPLING) -> None:
         super().__init__()
         self.config = config or CompactConfig()
@@ -279,6 +281,7 @@ class Pyramid(Extractor):
 
     def __init__(self, extractor: Extractor, scales: Sequence[float] = (1.0, 0.5)) -> None:
         super().__init__()
+        self.parallel = extractor.parallel
         if not scales or scales[0] != 1 or not all(0 < scale < 1 for scale in scales[1:]):
             raise ValueError(f"scales must be 1 and then some between 0 and 1, got {tuple(scales)}")
         self.extractor, self.scales, self.dim = extractor, tuple(scales), extractor.dim

@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
-from steerers._weights import WeightsError, load, load_into, load_state, load_tensor
+from steerers._weights import WeightsError, load, load_into, load_state
 from steerers.models import dedode
 from steerers.models.base import Descriptor, Detector, Extractor
 from steerers.models.compact import Compact, CompactConfig, Pyramid, fold_batch_norms
@@ -18,11 +18,15 @@ from steerers.models.dedode import DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile
 from steerers.models.frozen import Aliked, Disk, FrozenExtractor, SuperPoint, XFeat
 from steerers.steering.representations import Group
-from steerers.steering.steerer import Steerer
+from steerers.steering.steerer import Steerer, load_described
 
 Weights = Mapping[str, Path]
 T_co = TypeVar("T_co", covariant=True)
 Network = TypeVar("Network", bound=nn.Module)
+TRAINED_FILE = "model.safetensors"
+"""What a run of training leaves in its folder for use: weights, steerer and recipe."""
+TRAINED = ("network.", "descriptor.", "detector.")
+"""What stands before the names of the weights in it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,9 +151,26 @@ def dedode_g(name: str, address: str = STEERERS, sha256: str | None = None) -> P
 
 
 def _loaded(network: Network, path: Path, title: str) -> Network:
-    """``network`` with the weights of a file that has exactly its names and shapes."""
-    load_into(network, load_state(path), path, title)
+    load_weights(network, path, title)
     return network
+
+
+def load_weights(network: nn.Module, path: Path, title: str) -> None:
+    """Give a network the weights of a file: those alone, or among what a run of training left.
+
+    Raises:
+        WeightsError: if the file cannot be read, or holds other names or shapes than the network.
+    """
+    load_into(network, _own(load_state(path)), path, title)
+
+
+def _own(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a network under its own names, where a run of training put a word before them."""
+    for prefix in TRAINED:
+        own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        if own:
+            return own
+    return dict(state)
 
 
 def load_dinov2(path: Path) -> nn.Module:
@@ -191,8 +212,7 @@ def compact(path: Path, scales: Sequence[float] = (1.0,)) -> Part[Extractor]:
             network = Compact(_compact_config(metadata))
         except (KeyError, TypeError, ValueError) as error:
             raise WeightsError(f"{path}: does not say which compact network it is of ({error!r})") from error
-        own = {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
-        full = {name: value.float() if value.is_floating_point() else value for name, value in own.items()}
+        full = {name: value.float() if value.is_floating_point() else value for name, value in _own(tensors).items()}
         load_into(network, full, path, "a compact network")
         folded = fold_batch_norms(network).requires_grad_(False)
         return folded if len(scales) == 1 else Pyramid(folded, scales)
@@ -206,34 +226,107 @@ def _compact_config(metadata: Mapping[str, str]) -> CompactConfig:
     return CompactConfig(tuple(shape["channels"]), tuple(shape["blocks"]), int(shape["dim"]), int(shape["hidden"]))
 
 
+# What training left ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a file that ``steerers train`` left says of itself.
+
+    Attributes:
+        kind: of the network, and the paper's ``setting``, or ``joint`` or ``detector``.
+        model: the section ``[model]`` of its configuration.
+        holds: whose weights are in the file: ``network``, ``descriptor``, ``detector``, ``prototype``, or none.
+        group: of the steerer in it; None where there is none.
+        checksum: of all that it holds.
+    """
+
+    path: Path
+    kind: str
+    setting: str
+    model: Mapping[str, Any]
+    inverse_temperature: float
+    holds: frozenset[str]
+    group: Group | None
+    checksum: str
+
+    @property
+    def dim(self) -> int:
+        """Length of the descriptions of a network that can be trained."""
+        return int(self.model["compact"]["dim"]) if self.kind == "compact" else 256
+
+
+def read_recipe(path: Path) -> Recipe:
+    """What a run left: from its folder, or the file in it.
+
+    Raises:
+        WeightsError: if there is no such file, or it is something else.
+    """
+    file = path / TRAINED_FILE if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        raise WeightsError(f"{path}: no {TRAINED_FILE} in it: not the folder of a run, or one that has not ended yet")
+    tensors, metadata = load(file)
+    if "setting" not in metadata:
+        instead = "a steerer, to be given as such (steerer=, --steerer)" if "steerer.kind" in metadata else "no model"
+        raise WeightsError(f"{file}: {instead}; `steerers train` did not write it")
+    try:
+        config = json.loads(metadata["config"])
+        return Recipe(
+            file,
+            metadata["kind"],
+            metadata["setting"],
+            {"weights": "", "detector": "", "detector_weights": "", "backbone_weights": "", **config["model"]},
+            float(config["matching"]["inverse_temperature"]),
+            frozenset(name.partition(".")[0] for name in tensors),
+            Group.parse(metadata["steerer.group"]) if "steerer.kind" in metadata else None,
+            metadata["sha256"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise WeightsError(f"{file}: does not say how it was trained ({error!r})") from error
+
+
+def trained_descriptor(
+    kind: str, path: Path, *, backbone: str = "", scales: Sequence[float] = (1.0,)
+) -> Part[Descriptor]:
+    """A descriptor of a kind that can be trained, with the weights of a file; ``backbone`` is DINOv2's file for G."""
+    if kind == "compact":
+        return compact(path, scales)
+    if kind == "dedode-b":
+        return Part(lambda _: _loaded(DedodeDescriptor("B"), path, "DeDoDe descriptor B"))
+
+    def build(paths: Weights) -> Descriptor:
+        network = DedodeDescriptor("G", backbone=load_dinov2(Path(backbone or paths[DINOV2.name])))
+        return _loaded(network, path, "DeDoDe descriptor G")
+
+    return Part(build, () if backbone else (DINOV2,), "dinov2")
+
+
+def trained_detector(path: Path) -> Part[Detector]:
+    """DeDoDe's detector L with the weights of a file."""
+    return Part(lambda _: _loaded(DedodeDetector("L"), path, "DeDoDe detector L"))
+
+
+def trained_prototype(path: Path) -> Tensor:
+    """(D,) what a run trained for ``prototype-procrustes``."""
+    return load(path)[0]["prototype.prototype"]
+
+
 # Steerers -------------------------------------------------------------------------------------------------------------
 
 
 def official_matrix(name: str, group: Group) -> Part[Steerer]:
     """A learned steerer, published as a bare matrix."""
     file = _dedode_file(name, 263_000, STEERERS, mirrored=False)
-
-    def build(paths: Weights) -> Steerer:
-        path = paths[file.name]
-        matrix = load_tensor(path)
-        try:
-            return Steerer.from_matrix(matrix, group)
-        except (TypeError, ValueError) as error:
-            raise WeightsError(f"{path}: {error}") from error
-
-    return Part(build, (file,))
+    return Part(lambda paths: Steerer.load(paths[file.name], group), (file,))
 
 
 def shipped(path: Path, model: str) -> Part[Steerer]:
-    """A steerer that comes with this package; refused if it was fitted to another model."""
+    """The steerer of a file; refused if it was fitted to another model."""
 
     def build(_: Weights) -> Steerer:
-        tensors, metadata = load(path)
+        steerer, metadata = load_described(path)
         if metadata.get("model", model) != model:
             raise WeightsError(f"{path}: a steerer for model {metadata['model']!r}, not for {model!r}")
-        try:
-            return Steerer.restore(tensors, metadata).requires_grad_(False)
-        except (KeyError, ValueError) as error:
-            raise WeightsError(f"{path}: does not hold a steerer: {error}") from error
+        return steerer.requires_grad_(False)
 
     return Part(build)

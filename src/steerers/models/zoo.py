@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from steerers import _choices
 from steerers._files import StrPath
@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 PRECISIONS: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _choices.PRECISIONS}
 SHIPPED = Path(__file__).parent / "data" / "steerers"
 COMPACT = Path(__file__).parent / "data" / "compact.safetensors"
+COMPACT_SCALES = (1.0, 0.5)
 
 _C4, _SO2 = Group(4), Group(None)
 _OFFICIAL_SPREAD = "40x0 + 18x-1 + 18x-2 + 18x-3 + 18x-4 + 18x-5 + 18x-6"  # the other way than Steerer.spread
@@ -66,6 +67,8 @@ class Model:
     order: Order = "default"
     inverse_temperature: float = 20.0
     threshold: float = 0.01
+    prototype: Tensor | None = None
+    """Of ``prototype-procrustes``, (D,), where one was trained."""
 
     def __post_init__(self) -> None:
         if self.steerer is not None and self.steerer.dim != self.extractor.dim:
@@ -109,6 +112,8 @@ class Entry:
     threshold: float = 0.01
     base: str | None = None
     """The model whose descriptions these are, if it is another one: its steerers fit here too."""
+    prototype: Path | None = None
+    """The file of a prototype that was trained for it."""
 
     @property
     def fitted_to(self) -> str:
@@ -136,7 +141,9 @@ class Entry:
         if steerer is not None and steerer.group != self.group:
             raise ValueError(f"model {self.name!r} needs a steerer for {self.group}, got one for {steerer.group}")
         strategy = self.strategy or suitable_strategy(self.group)
-        return Model(self.name, extractor, steerer, strategy, self.order, self.inverse_temperature, self.threshold)
+        prototype = None if self.prototype is None else parts.trained_prototype(self.prototype)
+        suits = (strategy, self.order, self.inverse_temperature, self.threshold)
+        return Model(self.name, extractor, steerer, *suits, prototype)
 
 
 def suitable_strategy(group: Group | None) -> str:
@@ -177,7 +184,7 @@ def make_zoo(shipped: Path = SHIPPED) -> dict[str, Entry]:
 def _compact() -> Iterator[Entry]:
     steerer = parts.shipped(COMPACT, "compact")
     for name, summary, scales in (
-        ("compact", "small network of this package, every angle", (1.0, 0.5)),
+        ("compact", "small network of this package, every angle", COMPACT_SCALES),
         ("compact-single", "the same at one scale: faster, for views from like distances", (1.0,)),
     ):
         network = parts.compact(COMPACT, scales)  # the threshold was chosen on held-out photographs, see docs/models.md
@@ -262,23 +269,26 @@ ALIASES = {"dedode-b-so2": "dedode-b-so2-spread"}
 
 
 def build(
-    name: str, *, detector: str | None = None, steerer: StrPath | None = None, weights: StrPath | Sequence[StrPath] = ()
+    name: StrPath,
+    *,
+    detector: StrPath | None = None,
+    steerer: StrPath | Steerer | None = None,
+    weights: StrPath | Sequence[StrPath] = (),
 ) -> Model:
-    """The model of that name; weights that are not here are downloaded.
+    """The model of that name, or that a run of training left; weights that are not here are downloaded.
 
     Args:
-        detector: whose keypoints are described, if not the model's own: one of :data:`DETECTORS`, or a model.
-        steerer: a file that ``steerers fit`` wrote for this model, instead of the model's own.
+        name: see :func:`find`.
+        detector: whose keypoints are described, if not the model's own: one of :data:`DETECTORS`, a model, or a run.
+        steerer: instead of the model's own; or its file, which ``steerers fit`` or ``train`` wrote for this model, or a
+            published matrix.
         weights: files to use instead of those in the cache; see :func:`locate`.
     """
     entry = find(name)
     if steerer is not None:
-        entry = with_steerer(entry, Path(steerer))
+        entry = with_steerer(entry, steerer if isinstance(steerer, Steerer) else Path(steerer))
     if detector is not None:
         entry = with_detector(entry, detector)
-    for part in entry.parts:  # before any download
-        if part.extra is not None and importlib.util.find_spec("kornia") is None:
-            raise ImportError(f'model {entry.name!r} needs kornia: pip install "steerers[{part.extra}]"')
     given = (weights,) if isinstance(weights, str | os.PathLike) else weights
     return entry.build(locate(entry, given))
 
@@ -292,7 +302,11 @@ def locate(entry: Entry, given: Sequence[StrPath] = ()) -> dict[str, Path]:
 
     Raises:
         WeightsError: naming what is missing, its address and the folder to put it in; or the path that does not fit.
+        ImportError: if the model needs an extra of this package that is not installed; nothing is downloaded then.
     """
+    for part in entry.parts:
+        if part.extra is not None and importlib.util.find_spec("kornia") is None:
+            raise ImportError(f'model {entry.name!r} needs kornia: pip install "steerers[{part.extra}]"')
     found = _by_name(entry, [Path(path) for path in given])
     missing = [file for file in entry.weights if file.name not in found]
     for file in sorted(missing, key=lambda file: bool(file.urls)):  # no download where another file cannot be had
@@ -375,6 +389,9 @@ def configure(
     elif on_cpu and precision == "bfloat16":  # half the time of float32, or several times it
         logger.info("bfloat16 is fast on GPUs, and on CPUs that have instructions for it: compare with float32")
     plain_is_as_fast = on_cpu and compact and not networks and precision == "float32"
+    if plain_is_as_fast:
+        # Takes a quarter less time (docs/performance.md).
+        model.extractor.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if fast and not plain_is_as_fast:
         model = replace(model, extractor=accel.for_inference(model.extractor, PRECISIONS[precision]))
     else:
@@ -391,33 +408,117 @@ def _detectors(model: Model) -> list[Any]:
     return [module for module in modules if isinstance(module, LogitDetector) and not isinstance(module, Extractor)]
 
 
-def find(name: str) -> Entry:
-    """The entry of that name.
+def find(name: StrPath) -> Entry:
+    """The entry of that name; or of what a run of training left: its folder, or the ``model.safetensors`` in it.
 
     Raises:
         ValueError: naming the known ones.
+        WeightsError: if a path holds no model.
     """
-    name = ALIASES.get(name, name)
-    if name not in ZOO:
-        raise ValueError(f"unknown model {name!r}; use one of {', '.join(ZOO)}")
-    return ZOO[name]
+    known = ALIASES.get(os.fspath(name), os.fspath(name))
+    if known in ZOO:
+        return ZOO[known]
+    if is_path(name):
+        return trained(Path(name))
+    raise ValueError(f"unknown model {known!r}; use one of {', '.join(ZOO)}, or the folder of a run of training")
 
 
-def with_steerer(entry: Entry, path: Path) -> Entry:
-    """The entry with the steerer of a file and the strategy that suits it; refused if fitted to another model."""
-    steerer = parts.shipped(path, entry.fitted_to).build({})
-    return replace(entry, group=steerer.group, steerer=Part(lambda _: steerer), strategy=None, order="default")
+def is_path(name: StrPath) -> bool:
+    """Whether what is given for a model or detector is a run of training, not a name."""
+    return Path(name).suffix == ".safetensors" or Path(name).is_dir() or len(Path(name).parts) > 1
 
 
-def with_detector(entry: Entry, name: str) -> Entry:
-    """The entry with the keypoints of the detector of that name, or of the model of that name."""
-    if name in DETECTORS:
-        part = DETECTORS[name].part
-    elif name in ZOO:
-        # A model without a detector has a descriptor that is one too: Entry.build sees to it.
-        part = ZOO[name].detector or cast("Part[Detector]", ZOO[name].descriptor)
+def with_steerer(entry: Entry, steerer: Steerer | Path) -> Entry:
+    """The entry with a steerer, or that of a file if it fits this model, and the strategy that suits it."""
+    own = steerer if isinstance(steerer, Steerer) else parts.shipped(steerer, entry.fitted_to).build({})
+    return replace(entry, group=own.group, steerer=Part(lambda _: own), strategy=None, order="default", prototype=None)
+
+
+def with_detector(entry: Entry, name: StrPath) -> Entry:
+    """The entry with the keypoints of the detector of that name, of the model of that name, or that a run trained."""
+    known = os.fspath(name)
+    if known in DETECTORS:
+        part = DETECTORS[known].part
+    elif known not in ZOO and is_path(name):
+        recipe = parts.read_recipe(Path(name))
+        known = _name_of(recipe)
+        part = parts.trained_detector(recipe.path) if recipe.setting == "detector" else _keypoints(trained(Path(name)))
+    elif known in ZOO:
+        part = _keypoints(ZOO[known])
     else:
-        raise ValueError(f"unknown detector {name!r}; use {', '.join(DETECTORS)}, or a model: {', '.join(ZOO)}")
+        raise ValueError(
+            f"unknown detector {known!r}; use {', '.join(DETECTORS)}, a model: {', '.join(ZOO)}, or the folder of a run"
+        )
     if part is (entry.detector or entry.descriptor):
         return entry
-    return replace(entry, name=f"{entry.name}@{name}", detector=part)
+    return replace(entry, name=f"{entry.name}@{known}", detector=part)
+
+
+def _keypoints(entry: Entry) -> Part[Detector]:
+    """What finds the keypoints of a model; one without a detector has a descriptor that is one too."""
+    return entry.detector or cast("Part[Detector]", entry.descriptor)
+
+
+# Trained by users -----------------------------------------------------------------------------------------------------
+
+TRAINABLE = ("compact", "dedode-b", "dedode-g", "dedode-detector-l")
+"""The networks that can be trained; any other model of the zoo is frozen, for Setting A."""
+
+
+def trained(path: Path) -> Entry:
+    """The model that a run of training left: its descriptor, steerer and detector, matched as that kind is here.
+
+    Raises:
+        ValueError: if the run trained a detector alone, or a file that it was trained from is gone.
+        WeightsError: if the path holds no such thing.
+    """
+    recipe = parts.read_recipe(path)
+    if recipe.setting == "detector":
+        raise ValueError(f"{path}: a detector, which describes nothing: give it to a model (detector=, --detector)")
+    if recipe.kind in ZOO and recipe.kind not in TRAINABLE:  # a steerer for a frozen model
+        base = ZOO[recipe.kind]
+        entry = with_steerer(replace(base, base=base.fitted_to), recipe.path)
+    else:
+        entry = _trained_descriptor(recipe)
+    entry = replace(entry, name=_name_of(recipe), inverse_temperature=recipe.inverse_temperature)
+    detector = _trained_detector(recipe)
+    if "prototype" in recipe.holds:
+        entry = replace(entry, strategy="prototype-procrustes", order="default", prototype=recipe.path)
+    return entry if detector is None else replace(entry, detector=detector)
+
+
+def _name_of(recipe: parts.Recipe) -> str:
+    """The name of the run's folder, or of a file elsewhere, and what tells it from others of that name."""
+    path = recipe.path
+    return f"{path.absolute().parent.name if path.name == parts.TRAINED_FILE else path.stem}-{recipe.checksum[:6]}"
+
+
+def _trained_descriptor(recipe: parts.Recipe) -> Entry:
+    """A descriptor of a kind that can be trained, with the weights of the run, or those that it was frozen with."""
+    like = ZOO[recipe.kind]
+    file: StrPath = recipe.path if recipe.holds & {"network", "descriptor"} else recipe.model["weights"]
+    published = [entry for entry in ZOO.values() if file in {weights.name for weights in entry.descriptor.weights}]
+    if published:
+        part = published[0].descriptor
+    elif os.fspath(file) and Path(file).is_file():
+        # At the scales of the embedded model where it finds the keypoints itself.
+        scales = COMPACT_SCALES if recipe.setting == "joint" else (1.0,)
+        backbone = recipe.model["backbone_weights"]
+        part = parts.trained_descriptor(recipe.kind, Path(file), backbone=backbone, scales=scales)
+    else:
+        raise ValueError(f"{recipe.path}: it was trained for the descriptor in {file or 'no file'}, which is not there")
+    steerer = None if recipe.group is None else Part(lambda _: Steerer.load(recipe.path).requires_grad_(False))
+    suits = like if recipe.group == like.group else replace(like, strategy=None, order="default")
+    return replace(suits, dim=recipe.dim, group=recipe.group, descriptor=part, steerer=steerer, licence="your own")
+
+
+def _trained_detector(recipe: parts.Recipe) -> Part[Detector] | None:
+    """Whose keypoints a run was trained at; None where the model finds them itself."""
+    name, weights = recipe.model["detector"], recipe.model["detector_weights"]
+    if weights and name in DETECTORS:
+        if not Path(weights).is_file():
+            raise ValueError(f"{recipe.path}: it was trained at the keypoints of {weights}, which is not there")
+        return parts.trained_detector(Path(weights))
+    if name in DETECTORS:
+        return DETECTORS[name].part
+    return _keypoints(find(name)) if name else None

@@ -1,4 +1,5 @@
-"""What a learned steerer is made of: eigenvalues, blocks, the nearest representation, invariants, idle directions.
+"""What a learned steerer is made of: eigenvalues, blocks, the nearest representation, invariants, idle directions,
+and its exponential.
 
 A generator ``G`` is the matrix of the smallest rotation of C_n, or the Lie algebra element of SO(2). Everything is
 computed in float64 and returned so.
@@ -18,6 +19,10 @@ from steerers.steering.representations import Group, Representation
 
 NORMAL_TOLERANCE = 1e-12
 MAX_CONDITION = 1e6
+MAX_RESIDUAL = 1e-6
+"""Of a decomposition into eigenvectors, relative to the matrix."""
+FREQUENCY1_RESIDUAL = 1e-2
+"""How far a matrix may be from a representation of frequency 1, relative to it, to be taken for one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,12 +121,115 @@ def reduce(generator: Tensor, group: Group, dim: int) -> tuple[Tensor, Tensor]:
     return triangular @ coordinates, triangular @ inner @ torch.linalg.inv(triangular)
 
 
+def frequency1_basis(generator: Tensor, group: Group) -> Tensor:
+    """The (D, D) change of basis in which every pair of coordinates rotates with the image (paper, section 5.2).
+
+    It is for generators whose eigenvalues are those of frequency 1, up to a common factor: +-i of SO(2) and C_4. With
+    the nearest such generator ``J``, ``J @ J = -I``, the inner product that no rotation changes is
+    ``P = (I + J^T J) / 2``, the average of the ordinary one over the group. The basis is orthonormal for it: a rotation
+    of orthonormal blocks times ``P^(1/2)``. So it is orthogonal where ``J`` is, and cosines are then what they were.
+
+    Raises:
+        ValueError: if the matrix is farther than :data:`FREQUENCY1_RESIDUAL` from every such representation.
+    """
+    found = block_diagonalise(generator, group)
+    if set(found.representation.multiplicities()) != {1} or group.order == 2 or found.residual > FREQUENCY1_RESIDUAL:
+        raise ValueError(
+            f"the matrix is not one of frequency 1 within {FREQUENCY1_RESIDUAL:g}: the nearest representation is "
+            f"{found.representation} of {group}, with a residual of {found.residual:.2g}"
+        )
+    quarter = Representation(Group(None), ((len(found.basis) // 2, 1),)).generator()
+    J = found.inverse @ quarter @ found.basis
+    values, vectors = torch.linalg.eigh((torch.eye(len(J), dtype=torch.float64) + J.mT @ J) / 2)
+    root, inverse_root = ((vectors * values**power) @ vectors.mT for power in (0.5, -0.5))
+    skew = root @ J @ inverse_root
+    basis: Tensor = block_diagonalise((skew - skew.mT) / 2, Group(None)).basis @ root
+    return basis
+
+
+# The exponential ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Exponential:
+    """``exp(t G)`` of a generator of SO(2) by its eigenvectors: ``columns @ blocks(t) @ inverse``, up to a factor.
+
+    In the coordinates ``inverse @ d`` each eigenvalue a + ib acts by itself: e^(a t) is its growth, and of a conjugate
+    pair the two coordinates rotate by ``b t``. The largest growth is subtracted from all, so that nothing overflows;
+    steering ignores lengths.
+    """
+
+    columns: Tensor  # (D, D)
+    inverse: Tensor  # (D, D)
+    growth: Tensor  # (D,), 0 at most
+    frequency: Tensor  # (D,), negative for the first of two coordinates
+    partner: Tensor  # (D,), the other of two coordinates, or itself
+    rate: float  # most radians by which a unit description turns for each radian: |G - c|, c being the middle growth
+    residual: float  # |G - columns @ blocks @ inverse| / |G|, Frobenius
+    condition: float  # of the columns
+
+    @property
+    def sound(self) -> bool:
+        """Whether there are enough eigenvectors, well apart."""
+        return self.condition <= MAX_CONDITION and self.residual <= MAX_RESIDUAL
+
+    def to(self, device: torch.device) -> Exponential:
+        """The same on a device."""
+        return replace(
+            self,
+            columns=self.columns.to(device),
+            inverse=self.inverse.to(device),
+            growth=self.growth.to(device),
+            frequency=self.frequency.to(device),
+            partner=self.partner.to(device),
+        )
+
+    def move(self, coordinates: Tensor, angle: Tensor) -> Tensor:
+        """(..., D) coordinates after rotations that broadcast with (...)."""
+        t = angle[..., None]
+        rotated = torch.cos(self.frequency * t) * coordinates
+        rotated.addcmul_(torch.sin(self.frequency * t), coordinates[..., self.partner])
+        return rotated.mul_(torch.exp(self.growth * t))
+
+    def derivative(self, coordinates: Tensor) -> Tensor:
+        """Of (..., D) coordinates along the rotation."""
+        return self.growth * coordinates + self.frequency * coordinates[..., self.partner]
+
+    def matrices(self, angles: Tensor) -> Tensor:
+        """(L, D, D)."""
+        # Blocks and inverse are one product with the coordinates of the unit vectors, which are its columns.
+        return (self.move(self.inverse.mT, angles[:, None]) @ self.columns.mT).mT
+
+
+def exponential(generator: Tensor) -> Exponential:
+    """The exponential of a generator of SO(2), which is to be used only if it is ``sound``."""
+    G = generator.detach().double().cpu()
+    blocks = _eigen_blocks(G, Group(None))
+    columns = torch.cat([block.columns for block in blocks], dim=1)
+    condition = float(torch.linalg.cond(columns))
+    inverse = torch.linalg.inv(columns) if condition < 1 / torch.finfo(G.dtype).eps else torch.linalg.pinv(columns)
+    growth, frequency, partner = list[float](), list[float](), list[int]()
+    for block in blocks:
+        start, size = len(growth), block.columns.shape[1]
+        growth += [block.value.real] * size
+        frequency += [0.0] if size == 1 else [-block.value.imag, block.value.imag]
+        partner += [start] if size == 1 else [start + 1, start]
+    real, imaginary = torch.tensor(growth, dtype=torch.float64), torch.tensor(frequency, dtype=torch.float64)
+    middle = (real.max() + real.min()) / 2
+    rate = float(torch.linalg.matrix_norm(G - middle * torch.eye(len(G), dtype=torch.float64), 2))
+    found = Exponential(columns, inverse, real, imaginary, torch.tensor(partner), rate, 0.0, condition)
+    defect = float((G - (found.derivative(inverse.mT) @ columns.mT).mT).norm())
+    residual = defect / float(G.norm()) if defect else 0.0
+    return replace(found, growth=real - real.max(), residual=residual)
+
+
 # Eigenvectors as real blocks ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class _Block:
     columns: Tensor  # (D, 1 or 2): G columns = columns [[a, -b], [b, a]] for the eigenvalue a + ib
+    value: complex
     frequency: int  # nearest admissible one
     magnitude: float  # |eigenvalue| of the group element, or its logarithm for SO(2)
 
@@ -147,7 +255,7 @@ def _eigen_blocks(G: Tensor, group: Group) -> list[_Block]:
         else:
             columns = torch.stack([vector.real, -vector.imag], dim=1) * math.sqrt(2)
         magnitude = value.real if group.continuous else abs(value)
-        blocks.append(_Block(columns, _nearest_frequency(value, group), magnitude))
+        blocks.append(_Block(columns, value, _nearest_frequency(value, group), magnitude))
     return blocks
 
 

@@ -34,6 +34,19 @@ def describe_image(describe: Describer, image: Tensor, keypoints: Keypoints) -> 
     return describe(image, keypoints.xy)
 
 
+def describe_keypoint(describe: Describer, image: Tensor, keypoint: Keypoints) -> Tensor:
+    """(1, D) description of the one keypoint of a (C, H, W) image.
+
+    Raises:
+        ValueError: if it is zero, as where a classical descriptor sees no gradient.
+    """
+    description = describe_image(describe, image, keypoint)
+    if not bool(description.any()):
+        x, y = keypoint.xy[0].tolist()
+        raise ValueError(f"the image is flat around ({x:.0f}, {y:.0f}), so that there is nothing to describe")
+    return description
+
+
 def describe_rotated(
     describe: Describer, image: Tensor, keypoints: Keypoints, angle: float, *, fill: float = 0.0
 ) -> Tensor:

@@ -18,8 +18,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -27,6 +28,8 @@ from torch import Tensor
 
 Order = int | None | Literal["default"]
 """How many rotations are tried: those of C_order, every rotation of SO(2) for None, or what suits a steerer."""
+SAME_ANGLE = 1e-9
+"""Angles that differ by less, in radians, are the same."""
 _TERM = re.compile(r"(\d+)\s*x\s*(-?\d+)")
 
 
@@ -84,6 +87,30 @@ class Group:
             worst = math.degrees(float(angle.double().flatten()[(exact - steps).abs().argmax()]))
             raise ValueError(f"{self} rotates by multiples of {360 / self.order:g} degrees only, got {worst:g} degrees")
         return steps.long() % self.order
+
+    def rotations(self, angles: Iterable[float]) -> tuple[float, ...]:
+        """Some rotations of the group, in radians, each brought to [0, 2 pi).
+
+        Raises:
+            ValueError: if there is none, one is not finite or comes twice, or one is no rotation of C_n.
+        """
+        try:
+            given = [angle + 0.0 for angle in angles]  # float() would take text
+        except TypeError:
+            raise ValueError(f"angles must be numbers, got {angles!r}") from None
+        if not given:
+            raise ValueError("angles holds none: give at least one")
+        if not all(map(math.isfinite, given)):
+            raise ValueError(f"angles must be finite, got {given}")
+        if self.order is None:
+            kept = [angle % (2 * math.pi) for angle in given]
+            kept = [0.0 if 2 * math.pi - angle < SAME_ANGLE else angle for angle in kept]
+        else:
+            kept = self.angles()[self.steps(torch.tensor(given, dtype=torch.float64))].tolist()
+        for first, second in pairwise(sorted(kept)):
+            if second - first < SAME_ANGLE:
+                raise ValueError(f"angles holds {math.degrees(first):g} degrees twice; they count modulo a full turn")
+        return tuple(map(float, kept))
 
     def fold(self, frequency: int) -> int:
         """The frequency that stands for an equivalent one: ``j`` for ``-j``, or for ``n - j``."""

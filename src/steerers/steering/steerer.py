@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,6 +36,7 @@ class Steerer(nn.Module):
     def __init__(self, action: Action) -> None:
         super().__init__()
         self.action = action
+        self._exponential: tuple[Tensor, analysis.Exponential] | None = None
 
     # Constructors -----------------------------------------------------------------------------------------------------
 
@@ -51,7 +54,7 @@ class Steerer(nn.Module):
 
     @classmethod
     def inv(cls, dim: int, group: str | Group = "SO2", *, learnable: bool = False) -> Steerer:
-        """*Inv*: every eigenvalue 1; descriptions that do not change when the image rotations."""
+        """*Inv*: every eigenvalue 1; descriptions that do not change when the image rotates."""
         _check_dim(dim)
         return cls.from_spec(f"{dim}x0", group, learnable=learnable)
 
@@ -220,6 +223,23 @@ class Steerer(nn.Module):
         blocks = self.block_diagonalise()
         return blocks.representation, blocks.residual
 
+    def frequency1_basis(self) -> Tensor:
+        """The (D, D) change of basis in which every pair of coordinates rotates with the image.
+
+        Raises:
+            ValueError: if not all frequencies are 1; see :func:`~steerers.steering.analysis.frequency1_basis`.
+        """
+        return analysis.frequency1_basis(self.generator(), self.group)
+
+    def exponential(self) -> analysis.Exponential:
+        """Every rotation of an SO(2) steerer by its eigenvectors; found once, unless the generator changes."""
+        if not self.group.continuous:
+            raise ValueError(f"a {self.group} steerer has single rotations; the exponential is for SO(2)")
+        generator = self.generator().detach()
+        if self._exponential is None or not torch.equal(self._exponential[0], generator):
+            self._exponential = generator.clone(), analysis.exponential(generator)
+        return self._exponential[1]
+
     def invariant_projector(self) -> Tensor:
         """The (D, D) projector to the descriptions that no rotation changes."""
         return analysis.invariant_projector(self.generator(), self.group)
@@ -246,15 +266,18 @@ class Steerer(nn.Module):
         save(path, tensors, {**(metadata or {}), **described})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Steerer:
-        """Read what :meth:`save` wrote; a learnable steerer comes back learnable."""
-        from steerers._weights import load
+    def load(cls, path: str | os.PathLike[str], group: str | Group | None = None) -> Steerer:
+        """Read what :meth:`save` wrote, or a matrix that others publish.
 
-        tensors, metadata = load(path)
-        try:
-            return cls.restore(tensors, metadata)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{os.fspath(path)} does not hold a steerer: {error}") from error
+        A learnable steerer comes back learnable. The files of others are a matrix by itself, in a state dict, or in a
+        training checkpoint, as ``.pth`` or ``.safetensors``, such as ``B_C4_steerer_setting_A.pth`` of the paper's
+        authors. They do not say of which group the matrix is.
+
+        Args:
+            group: of the steerer, which a file of :meth:`save` must then have; by default that of the file, and for
+                those of others the one that their name holds as a part, such as C4 or SO2.
+        """
+        return load_described(path, group)[0]
 
     def export(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The steerer as tensors and metadata, to travel in one file with the weights of its descriptor."""
@@ -288,6 +311,37 @@ class Steerer(nn.Module):
         if steerer.dim != dim:
             raise ValueError(f"its metadata says dimension {dim}, its contents {steerer.dim}")
         return steerer
+
+
+def load_described(path: str | os.PathLike[str], group: str | Group | None = None) -> tuple[Steerer, dict[str, str]]:
+    """What :meth:`Steerer.load` gives, and the metadata of the file; of a file of others there is none."""
+    from steerers._weights import WeightsError, load_steerer
+
+    wanted = None if group is None else Group.parse(group)
+    tensors, metadata = load_steerer(path)
+    told = metadata
+    if not metadata:
+        known, dim = wanted or _group_in_name(path), len(tensors["steerer.generator"])
+        told = {"steerer.kind": "matrix", "steerer.group": str(known), "steerer.dim": str(dim)}
+    try:
+        steerer = Steerer.restore(tensors, told)
+    except (KeyError, TypeError, ValueError) as error:
+        raise WeightsError(f"{os.fspath(path)} does not hold a steerer: {error}") from error
+    if wanted not in (None, steerer.group):
+        raise WeightsError(f"{os.fspath(path)}: a steerer of {steerer.group}, but the group shall be {wanted}")
+    return steerer, metadata
+
+
+def _group_in_name(path: str | os.PathLike[str]) -> Group:
+    """The group that is a part of a file's name, such as ``C4`` in ``B_C4_steerer_setting_A.pth``."""
+    parts = re.split(r"[^0-9A-Za-z]+", Path(path).stem.upper())
+    found = {part for part in parts if re.fullmatch(r"SO2|C([2-9]|[1-9]\d+)", part)}
+    if len(found) != 1:
+        raise ValueError(
+            f"{os.fspath(path)}: a matrix that does not say of which group it is: give group, such as C4 or SO2, to "
+            "Steerer.load, or let the file's name hold it, as in steerer_C4.pth"
+        )
+    return Group.parse(found.pop())
 
 
 def _check_dim(dim: int) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from steerers._weights import load_into, load_state
 from steerers.datasets.pairs import generator_of
 from steerers.datasets.photos import find_photos, held_out
 from steerers.features import Keypoints
@@ -19,6 +18,7 @@ from steerers.models.base import Descriptor, Detector, LogitDetector
 from steerers.models.compact import Compact
 from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile, fetch, find
+from steerers.models.zoo import TRAINABLE
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 from steerers.training.config import ModelConfig, SteererConfig, TrainConfig
@@ -30,7 +30,6 @@ from steerers.training.objectives.keypoints import DetectorObjective
 
 VGG = "vgg"
 _STEERER, _NETWORK = 31, 32  # streams of the run's seed
-_EXPORTED = ("network.", "descriptor.", "detector.")  # before the names of weights in the file of a run
 _SETTINGS = {
     "A": "setting A, frozen descriptor",
     "B": "setting B, descriptor and steerer together",
@@ -75,15 +74,20 @@ def _objective(config: TrainConfig, network: Detector | Descriptor, pretrained: 
         if not isinstance(network, Compact):
             raise ValueError("setting 'joint' needs model.kind 'compact'")
         return JointObjective(network, steerer, config.matching, config.keypoints)
-    detector = build_detector(config.model) if pretrained else NoDetector(config.model)
+    detector = detector_for(config.model, network) if pretrained else NoDetector(config.model)
     return DescriptorObjective(network, steerer, detector, config.setting, config.matching)
 
 
 def _check_data(config: TrainConfig) -> None:
-    """Refuse data that the networks cannot be trained on."""
-    if config.model.kind == "dedode-g" and config.data.views.size % PATCH:
+    """Refuse data that the networks cannot be trained on, and networks that cannot be trained."""
+    if config.model.kind not in TRAINABLE and config.setting != "A":
         raise ValueError(
-            f"model.kind 'dedode-g' needs views of a multiple of {PATCH} pixels, got data.views.size "
+            f"model.kind {config.model.kind!r} stays as it is: setting 'A' fits a steerer to it, but setting "
+            f"{config.setting!r} trains a network, which may be {', '.join(TRAINABLE)}"
+        )
+    if config.model.kind.startswith("dedode-g") and config.data.views.size % PATCH:
+        raise ValueError(
+            f"model.kind {config.model.kind!r} needs views of a multiple of {PATCH} pixels, got data.views.size "
             f"{config.data.views.size}; the original is 560"
         )
     if needs_detections(config) and config.data.source == "folder":
@@ -107,12 +111,14 @@ def _check_rotations(config: TrainConfig, steerer: Steerer | None) -> None:
 
 
 def build_network(config: ModelConfig, precision: str = "float32", *, pretrained: bool = True) -> Detector | Descriptor:
-    """The network that is trained, with the weights it starts from.
+    """The network that is trained, with the weights it starts from; or the model of the zoo that stays as it is.
 
     Args:
         precision: of DeDoDe's convolutions, which choose it themselves; others follow the loop's.
         pretrained: read the weights.
     """
+    if config.kind not in TRAINABLE:
+        return _frozen_descriptor(config) if pretrained else NoDescriptor(zoo.find(config.kind).dim)
     dtype = _PRECISIONS[precision]
     if config.kind == "compact":
         network: Detector | Descriptor = Compact(config.compact)
@@ -129,22 +135,33 @@ def build_network(config: ModelConfig, precision: str = "float32", *, pretrained
         parts.load_vgg(network, fetch(parts.VGG19_BN))
     elif pretrained and config.weights:
         file = published(config.weights)
-        load_weights(network, Path(config.weights) if file is None else fetch(file), f"model.kind {config.kind!r}")
+        parts.load_weights(
+            network, Path(config.weights) if file is None else fetch(file), f"model.kind {config.kind!r}"
+        )
     return network
 
 
-def load_weights(network: nn.Module, path: Path, title: str) -> None:
-    """Give a network the weights of a file: those alone, or a run's ``model.safetensors``.
+def _frozen_descriptor(config: ModelConfig) -> Descriptor:
+    """The descriptor of a model of the zoo, with its weights."""
+    alone = _alone(config)
+    given = [path for path in (config.weights, config.backbone_weights) if path]
+    return alone.descriptor.build(zoo.locate(alone, given))
 
-    Raises:
-        WeightsError: if the file cannot be read, or holds other names or shapes than the network.
-    """
-    state = load_state(path)
-    for prefix in _EXPORTED:
-        if any(name.startswith(prefix) for name in state):
-            state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-            break
-    load_into(network, state, path, title)
+
+def _alone(config: ModelConfig) -> zoo.Entry:
+    """The model of the zoo without its detector and steerer."""
+    return replace(zoo.find(config.kind), detector=None, steerer=None)
+
+
+class NoDescriptor(Descriptor):
+    """Stands for a descriptor whose weights are not read; it describes nothing."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
+        raise NotImplementedError("this objective was built without weights, to look at it")
 
 
 def published(weights: str) -> WeightFile | None:
@@ -171,13 +188,19 @@ def published(weights: str) -> WeightFile | None:
 
 def needed_weights(config: ModelConfig) -> Iterator[tuple[str, str]]:
     """The files that a configuration reads: names or paths, and ``here``, ``to be downloaded`` or ``missing``."""
-    file = published(config.weights) if config.weights else None
+    trained = config.kind in TRAINABLE
+    file = published(config.weights) if config.weights and trained else None
     files = [] if file is None else [file]
     paths = [config.weights if file is None else "", config.backbone_weights, config.detector_weights]
-    if config.kind == "dedode-g" and not config.backbone_weights:
+    if not trained:
+        files += [file for file in _alone(config).weights if file is not parts.DINOV2 and not config.weights]
+    if config.kind.startswith("dedode-g") and not config.backbone_weights:
         files.append(parts.DINOV2)
     if config.detector and not config.detector_weights:
         files += _detector_files(config.detector)
+    elif not config.detector and not trained:
+        own = zoo.find(config.kind).detector
+        files += () if own is None else own.weights
     for file in files:
         elsewhere = "to be downloaded" if file.urls else "missing"
         yield file.name, elsewhere if find(file, check=False) is None else "here"
@@ -197,10 +220,21 @@ class NoDetector(Detector):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        _check_detector(config)
+        if config.detector or config.kind in TRAINABLE:
+            _check_detector(config)
 
     def detect(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
         raise NotImplementedError("this objective was built without weights, to look at it")
+
+
+def detector_for(config: ModelConfig, descriptor: Descriptor) -> Detector:
+    """Whose keypoints are described: those of ``model.detector``, or a frozen model's own."""
+    if config.detector or config.kind in TRAINABLE:
+        return build_detector(config)
+    own = zoo.find(config.kind).detector
+    if own is not None:
+        return own.build({file.name: fetch(file) for file in own.weights})
+    return cast("Detector", descriptor)  # a model without a detector has a descriptor that is one too
 
 
 def build_detector(config: ModelConfig) -> Detector:
@@ -212,7 +246,7 @@ def build_detector(config: ModelConfig) -> Detector:
     if not weights:
         return zoo.build_detector(config.detector)
     detector = DedodeDetector("L")
-    load_weights(detector, Path(config.detector_weights), "DeDoDe detector L")
+    parts.load_weights(detector, Path(config.detector_weights), "DeDoDe detector L")
     return detector
 
 
@@ -243,18 +277,15 @@ def build_steerer(config: SteererConfig, dim: int, seed: int) -> Steerer | None:
         return Steerer.spread(dim, config.max_frequency, learnable=config.learn)
     if config.kind == "random":
         return Steerer.random(dim, group, generator=generator_of(seed, _STEERER), learnable=config.learn)
-    if Path(config.kind).suffix == ".safetensors":
+    if Path(config.kind).suffix:
         return _load_steerer(Path(config.kind), group, dim, config.learn)
     raise ValueError(f"steerer.kind must be inv, freq1, perm, spread, random, none or a file, got {config.kind!r}")
 
 
 def _load_steerer(path: Path, group: Group, dim: int, learn: bool) -> Steerer:
-    steerer = Steerer.load(path)
-    if steerer.group != group or steerer.dim != dim:
-        raise ValueError(
-            f"{path}: a steerer of {steerer.group} for descriptions of length {steerer.dim}, but steerer.group is "
-            f"{group} and descriptions have length {dim}"
-        )
+    steerer = Steerer.load(path, group)
+    if steerer.dim != dim:
+        raise ValueError(f"{path}: a steerer for descriptions of length {steerer.dim}, but here they have length {dim}")
     if steerer.learnable == learn:
         return steerer
     return Steerer.from_matrix(steerer.generator().float(), group, learnable=learn)
@@ -291,18 +322,24 @@ def overview(config: TrainConfig, data: list[Path], cache: Path | None = None) -
 
 
 def _networks(config: TrainConfig, objective: Objective) -> Iterator[tuple[str, str]]:
-    network = build_network(config.model, pretrained=False)
-    count = sum(parameter.numel() for parameter in network.parameters())
-    frozen = "frozen" if config.setting == "A" else "trained"
-    yield "network", f"{config.model.kind}, {count:,} parameters, {frozen}; from {config.model.weights or 'random'}"
+    yield "network", _network(config)
     if config.setting not in ("detector", "joint"):
-        yield "keypoints", f"{config.matching.num_keypoints:,} of {config.model.detector}, frozen"
+        yield "keypoints", f"{config.matching.num_keypoints:,} of {config.model.detector or 'its own'}, frozen"
     if config.setting != "detector":
         yield "steerer", _steerer(config, objective)
     if config.matching.prototype:
         yield "prototype", "trained, for prototype-procrustes"
     for name, where in needed_weights(config.model):
         yield "weights", f"{name} ({where})"
+
+
+def _network(config: TrainConfig) -> str:
+    if config.model.kind not in TRAINABLE:
+        return f"{config.model.kind}, frozen"
+    network = build_network(config.model, pretrained=False)
+    count = sum(parameter.numel() for parameter in network.parameters())
+    frozen = "frozen" if config.setting == "A" else "trained"
+    return f"{config.model.kind}, {count:,} parameters, {frozen}; from {config.model.weights or 'random'}"
 
 
 def _steerer(config: TrainConfig, objective: Objective) -> str:
@@ -319,7 +356,8 @@ def _steerer(config: TrainConfig, objective: Objective) -> str:
 def _data(run: TrainConfig, data: list[Path], cache: Path | None) -> Iterator[tuple[str, str]]:
     config = run.data
     views = f"rotations {config.rotations}, views of {config.views.size} x {config.views.size} pixels"
-    yield "data", f"{config.source}, {views}"
+    squashed = ", squashed" if config.views.resize == "squash" else ""
+    yield "data", f"{config.source}, {views}{squashed}"
     if not data and not config.path:
         yield "", "none given: set data.path, or give --data"
         return

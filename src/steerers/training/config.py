@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
@@ -13,11 +14,14 @@ from typing import Any, Literal
 from steerers.datasets.folder import MosaicOptions
 from steerers.datasets.pairs import Rotations, check_options
 from steerers.datasets.views import Views
+from steerers.models import zoo
 from steerers.models.compact import CompactConfig
+from steerers.models.zoo import TRAINABLE
 from steerers.training.objectives.descriptions import MatchingOptions, Setting
 from steerers.training.objectives.keypoints import KeypointOptions
 
 _RENAMED = {"data.colmap_share": "colmap_fraction", "data.mosaics.share": "fraction"}  # since older runs
+_GONE = {"keypoints.matchability": 0.0}  # since older runs, and the value at which it changed nothing
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class DataConfig:
         colmap_fraction: of the steps, that draw from them.
         rotations: how views are rotated.
         max_photo_size: longest side to which photographs are shrunk when they are decoded.
+        max_broken: fraction of the photographs of folders and tars, but at least one, that may be broken: they are
+            left out with a warning. With 0 none may be.
         held_out: fraction of the photographs that validation uses; of MegaDepth it is the test scenes.
         mosaics: views of several photographs side by side, mixed in beside those of single ones, for larger changes of
             scale; source ``folder`` only.
@@ -43,13 +49,19 @@ class DataConfig:
     colmap_fraction: float = 0.0
     rotations: Rotations = "SO2"
     max_photo_size: int = 768
+    max_broken: float = 0.05
     held_out: float = 0.1
     views: Views = field(default_factory=Views)
     mosaics: MosaicOptions = field(default_factory=MosaicOptions)
 
     def __post_init__(self) -> None:
-        check_options(self, "be in [0, 1)", lambda value: 0 <= value < 1, "held_out", "colmap_fraction")
+        check_options(self, "be in [0, 1)", lambda value: 0 <= value < 1, "held_out", "colmap_fraction", "max_broken")
         check_options(self, "be at least 32 pixels", lambda value: value >= 32, "max_photo_size")
+        if self.views.resize == "squash" and self.source == "folder":
+            raise ValueError(
+                "views.resize 'squash' is for photographs that are shown whole, of source 'megadepth' or 'colmap'; of "
+                "those in folders a part is drawn (views.scale, tilt, perspective), whose aspect is always kept"
+            )
         if self.mosaics.fraction and self.source != "folder":
             raise ValueError(f"mosaics are made of photographs: they need source 'folder', not {self.source!r}")
         if self.mosaics.fraction + self.colmap_fraction > 1:
@@ -63,21 +75,35 @@ class ModelConfig:
     """What is trained.
 
     Attributes:
-        kind: ``compact`` (the embedded network), ``dedode-b``, ``dedode-g`` or ``dedode-detector-l``.
+        kind: ``compact`` (the embedded network), ``dedode-b``, ``dedode-g`` or ``dedode-detector-l``; in Setting A also
+            any other model of ``steerers models``, with its own weights.
         weights: what training starts from: a file (of DeDoDe, or ``model.safetensors`` of another run), the name of a
             published file, such as ``dedode_descriptor_B.pth``, that is downloaded where the cache has none, or
-            ``vgg`` for the encoder of DeDoDe from ImageNet; empty is random.
-        detector: whose keypoints a descriptor is trained at: a detector or model of ``steerers models``.
+            ``vgg`` for the encoder of DeDoDe from ImageNet; empty is random. Of another model: the file of its
+            descriptor, if it is not in the cache.
+        detector: whose keypoints a descriptor is trained at: a detector or model of ``steerers models``. If it is
+            empty, another model than those that can be trained has its own.
         detector_weights: its file, if it is not in the cache; ``model.safetensors`` of a run for one of DeDoDe's.
         backbone_weights: DINOv2's file for ``dedode-g``, if it is not in the cache.
     """
 
-    kind: Literal["compact", "dedode-b", "dedode-g", "dedode-detector-l"] = "compact"
+    kind: str = "compact"
     weights: str = ""
     detector: str = ""
     detector_weights: str = ""
     backbone_weights: str = ""
     compact: CompactConfig = field(default_factory=CompactConfig)
+
+    def __post_init__(self) -> None:
+        models = [*zoo.ZOO, *zoo.ALIASES]
+        if self.kind not in (*TRAINABLE, *models):
+            frozen = ", ".join(name for name in models if name not in TRAINABLE)
+            raise ValueError(
+                f"kind must be one of {', '.join(TRAINABLE)}, or in setting A another model: {frozen}; got "
+                f"{self.kind!r}"
+            )
+        if self.detector_weights and not self.detector:
+            raise ValueError("detector_weights are those of a detector: set detector too")
 
 
 @dataclass(frozen=True)
@@ -85,7 +111,8 @@ class SteererConfig:
     """The steerer.
 
     Attributes:
-        kind: ``inv``, ``freq1``, ``perm``, ``spread`` or ``random``, or ``none``; or a file.
+        kind: ``inv``, ``freq1``, ``perm``, ``spread`` or ``random``, or ``none``; or a file that
+            :meth:`steerers.Steerer.load` reads.
         learn: whether it is trained (Settings A and B).
         max_frequency: of ``spread``.
     """
@@ -116,10 +143,14 @@ class OptimiserConfig:
     ema: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.learning_rate > 0 or any(not rate >= 0 for rate in self.learning_rates.values()):
-            raise ValueError(f"learning rates must be positive, got {self.learning_rate} and {self.learning_rates}")
+        # Beyond 1e30 and 1e6 the optimiser itself overflows, before there is a loss to be looked at.
+        check_options(self, "be positive and at most 1e30", lambda value: 0 < value <= 1e30, "learning_rate")
+        for name, rate in self.learning_rates.items():
+            if not 0 <= rate <= 1e30:
+                raise ValueError(f"learning_rates must be 0 to 1e30, got {rate} for {name!r}")
+        check_options(self, "be 0 to 1e6", lambda value: 0 <= value <= 1e6, "weight_decay")
         check_options(self, "be in [0, 1)", lambda value: 0 <= value < 1, "ema")
-        check_options(self, "not be negative", lambda value: value >= 0, "weight_decay", "warm_up", "clip")
+        check_options(self, "be finite and not negative", lambda value: 0 <= value < math.inf, "warm_up", "clip")
 
     def rate_of(self, name: str) -> float:
         """The learning rate of the parameter of that name."""
@@ -200,18 +231,23 @@ def load_config(path: Path, changes: Mapping[str, Any] | None = None) -> TrainCo
         ValueError: naming the file and the key that is unknown or has a wrong value.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a TOML file ({error})") from error
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # as some editors write it, with a mark in front
     except OSError as error:
         raise ValueError(f"{path}: the configuration cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not a TOML file ({_deep(error)})") from error
     values.setdefault("name", path.stem)
     try:
         for name, value in (changes or {}).items():
             _put(values, name, value)
         return parse_config(values)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {_deep(error)}") from error
+
+
+def _deep(error: Exception) -> str:
+    """The message of an error, or that of one of nested tables or lists without end."""
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def parse_change(text: str) -> tuple[str, Any]:
@@ -230,6 +266,8 @@ def parse_change(text: str) -> tuple[str, Any]:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return name, value
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: {_deep(error)}") from error
 
 
 def _put(values: dict[str, Any], name: str, value: Any) -> None:
@@ -263,10 +301,11 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
 
 
 def renamed(values: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """Nested tables, with the keys of older runs under their names of today."""
+    """Nested tables, with the keys of older runs under their names of today, and without those that are gone."""
     return {
         _RENAMED.get(where + key, key): renamed(value, f"{where}{key}.") if isinstance(value, dict) else value
         for key, value in values.items()
+        if where + key not in _GONE or value != _GONE[where + key]
     }
 
 
@@ -276,7 +315,7 @@ def flatten(table: dict[str, Any], where: str = "") -> Iterator[tuple[str, Any]]
         if isinstance(value, dict):
             yield from flatten(value, f"{where}{key}.")
         else:
-            yield where + key, value
+            yield f"{where}{key}", value
 
 
 # Typed values, read without a library: training must run where there is but PyTorch, NumPy, Pillow and safetensors ----
@@ -312,8 +351,12 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
         return tuple(
             _convert(own, item, f"{name}[{n}]") for n, (own, item) in enumerate(zip(hints, value, strict=True))
         )
+    if type(value) is int:  # TOML's have 64 bits, Python's any number
+        _checked(-(2**63) <= value < 2**63, value, name, "a number of 64 bits")
     if hint is float and type(value) is int:
         return float(value)
+    if hint is float and type(value) is float:
+        return _checked(math.isfinite(value), value, name, "a finite number")
     return _checked(type(value) is hint, value, name, _PLAIN[hint])
 
 
@@ -322,5 +365,6 @@ _PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 def _checked(fits: bool, value: Any, name: str, what: str) -> Any:
     if not fits:
-        raise ValueError(f"{name} must be {what}, got {value!r}")
+        shown = repr(value)
+        raise ValueError(f"{name} must be {what}, got {shown if len(shown) <= 100 else f'{shown[:100]}...'}")
     return value

@@ -55,8 +55,8 @@ def data_paths(config: DataConfig, paths: Sequence[str | Path] = ()) -> list[Pat
 
 
 def needs_detections(config: TrainConfig) -> bool:
-    """Whether a configuration trains keypoints towards the points of reconstructions."""
-    return config.setting in ("detector", "joint") and config.keypoints.prior == "sfm"
+    """Whether a configuration trains a detector towards the points of reconstructions."""
+    return config.setting == "detector" and config.keypoints.prior == "sfm"
 
 
 def build_sources(
@@ -93,7 +93,7 @@ def build_sources(
 
 
 def _from_photographs(config: DataConfig, paths: Sequence[Path], device: torch.device, cache: Path | None) -> Sources:
-    store = PhotoStore.open(find_photos(paths), config.max_photo_size, cache)
+    store = PhotoStore.open(find_photos(paths), config.max_photo_size, cache, max_broken=config.max_broken)
     if device.type != "cpu":
         store = store.to(device)
     training, validation = Photographs.split(store, config.views, config.held_out)

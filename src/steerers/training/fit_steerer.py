@@ -68,7 +68,8 @@ class FitOptions:
     def __post_init__(self) -> None:
         counts = ("num_pairs", "rotations", "num_keypoints", "batch")
         check_options(self, "be at least 1", lambda value: value >= 1, *counts)
-        check_options(self, "be positive", lambda value: value > 0, "radius", "learning_rate", "inverse_temperature")
+        numbers = ("radius", "learning_rate", "inverse_temperature")
+        check_options(self, "be positive and finite", lambda value: 0 < value < math.inf, *numbers)
         check_options(self, "be 0 to 2^63 - 1", lambda value: 0 <= value < 2**63, "seed")
         check_options(self, "not be negative", lambda value: value >= 0, "steps")
         check_options(self, "be between 0 and 1", lambda value: 0 < value < 1, "held_out")

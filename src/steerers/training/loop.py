@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import math
 import os
 import signal
@@ -23,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from steerers._console import Progress
 from steerers._devices import parse_device
 from steerers.datasets.pairs import PairBatch, PairSource, mix
 from steerers.models.compact import Compact
@@ -32,7 +34,8 @@ from steerers.training.config import OptimiserConfig, TrainConfig, to_dict
 from steerers.training.feed import Feed, Sources, check_dense, read_pair
 from steerers.training.objectives import Objective, Terms
 
-_PATIENCE = 2.0  # seconds
+_PATIENCE = 2.0  # seconds: of one Ctrl-C, torchrun may make two signals
+_BOUNCE = 0.2  # the same without torchrun
 _VALIDATION = 43  # seed of the held-out views
 
 
@@ -42,7 +45,7 @@ class Ended:
 
     step: int
     reason: str  # "finished", "time", "interrupted"
-    validation: dict[str, float]
+    validation: dict[str, float]  # empty if interrupted
 
 
 def train(
@@ -58,50 +61,66 @@ def train(
 ) -> Ended:
     """Train until the last step, Ctrl-C, SIGTERM or the end of ``max_minutes``; a checkpoint is left in any case.
 
+    Who interrupts a run does not wait for validation; a resumed run makes up for it.
+
     Args:
         folder: of the run; :mod:`~steerers.training.run_folder` says what lies in it.
         resume: go on from the folder's checkpoint.
 
     Raises:
         ValueError: if there is a run in the folder that is not to be resumed, or one of another configuration or of
-            other data; or if the data cannot train what the configuration says.
+            other data; if another process trains there; if the data cannot train what the configuration says; or if
+            the weights to start from are not finite.
         CheckpointError: if its checkpoint is damaged.
         FloatingPointError: if the loss is no longer finite; the last checkpoint is from before.
     """
+    if max_minutes is not None and not 0 < max_minutes < math.inf:
+        raise ValueError(f"max_minutes must be a positive number, got {max_minutes}")
     check_dense(config.setting, sources.training)
-    state = _State(config, objective.to(device), device, [len(source) for source, _ in sources.training])
-    if resume:
-        state.restore(run_folder.read_checkpoint(folder))
-    elif run_folder.has_checkpoint(folder):
-        raise ValueError(f"{folder} holds a run already: resume it, or choose another folder")
-    sources.open()
-    deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
+    with run_folder.locked(folder) if rank() == 0 else contextlib.nullcontext():
+        state = _State(config, objective.to(device), device, [len(source) for source, _ in sources.training])
+        if resume:
+            state.restore(run_folder.read_checkpoint(folder))
+        elif run_folder.has_checkpoint(folder):
+            raise ValueError(f"{folder} holds a run already: resume it, or choose another folder")
+        else:
+            _check_start(objective, config)
+        sources.open()
+        deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
+        return _run(state, sources, folder, deadline, tensorboard)
+
+
+def _run(state: _State, sources: Sources, folder: Path, deadline: float, tensorboard: bool) -> Ended:
+    config, device = state.config, state.device
     with (
         Feed(config, sources.training, device, rank=rank(), world=world()) as feed,
         run_folder.RunLog(folder, state.step, tensorboard=tensorboard, silent=rank() > 0) as log,
         _stopping() as stop,
+        Progress("training", config.steps, "step", done=state.step) as shown,
     ):
         log.write_config(to_dict(config))
         if state.step == 0:
             _record_spectrum(state, log)
+        _validate_if_due(state, sources.validation, log, stop)
         reason = "finished"
         while state.step < config.steps:
-            _advance(state, feed, log)
+            _advance(state, feed, log, shown)
             if state.step % config.spectrum_every == 0 or state.step == config.steps:
                 _record_spectrum(state, log)
-            if config.validation.every and state.step % config.validation.every == 0 and state.step < config.steps:
-                log.validation(state.step, _validate(state, sources.validation))
+            _validate_if_due(state, sources.validation, log, stop)
             interrupted, late = _agree([stop.is_set(), time.monotonic() > deadline], device)
             if interrupted or late or state.step % config.checkpoint_every == 0 or state.step == config.steps:
                 _save(state, log, folder)
             if interrupted or late:
                 reason = "interrupted" if interrupted else "time"
                 break
-        measured = _validate(state, sources.validation)
+        measured = {} if reason == "interrupted" else _validate(state, sources.validation, stop)
+        if stop.is_set():
+            reason, measured = "interrupted", {}
         log.validation(state.step, measured, ended=reason)
         if rank() == 0:
             with state.averaged():
-                run_folder.export_model(objective, config, state.step, folder)
+                run_folder.export_model(state.objective, config, state.step, folder)
     return Ended(state.step, reason, measured)
 
 
@@ -119,6 +138,7 @@ class _State:
         self, config: TrainConfig, objective: Objective, device: torch.device, pairs: Sequence[int] = ()
     ) -> None:
         self.config, self.objective, self.device, self.step = config, objective, device, 0
+        self.saved: int | None = None  # the step of the last checkpoint
         self.pairs = list(pairs)
         self.loss, self.gradient = torch.zeros(()), torch.zeros(())  # of the last step
         objective.train()
@@ -171,15 +191,35 @@ class _State:
 
     def restore(self, saved: dict[str, Any]) -> None:
         run_folder.check_resumable(saved, self.config, self.pairs)
-        self.step = saved["step"]
-        self.objective.load_state_dict(saved["objective"])
-        self.optimiser.load_state_dict(saved["optimiser"])
-        if self.average is not None:
-            for name, value in self.average.items():
-                value.copy_(saved["average"][name])
+        self.step = self.saved = saved["step"]
+        try:
+            self.objective.load_state_dict(saved["objective"])
+            self.optimiser.load_state_dict(saved["optimiser"])
+            if self.average is not None:
+                for name, value in self.average.items():
+                    value.copy_(saved["average"][name])
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise run_folder.CheckpointError(f"cannot resume: the checkpoint has other networks: {error}") from error
+
+    def diverged(self, step: int, what: str) -> FloatingPointError:
+        """That ``what`` is not finite at a step, and what to do."""
+        last = "there is no checkpoint yet" if self.saved is None else f"the last checkpoint is from step {self.saved}"
+        return FloatingPointError(
+            f"at step {step} {what}; {last}; try a new run with a lower optimiser.learning_rate (it is "
+            f"{self.config.optimiser.learning_rate:g}), a longer optimiser.warm_up or an optimiser.clip"
+        )
 
 
-def _advance(state: _State, feed: Feed, log: run_folder.RunLog) -> None:
+def _check_start(objective: Objective, config: TrainConfig) -> None:
+    if name := run_folder.not_finite(objective.state_dict()):
+        weights = f" {config.model.weights!r}" if config.model.weights else ""
+        raise ValueError(
+            f"cannot train: {name} holds NaN or infinite numbers; the weights that the run starts from"
+            f"{weights} are damaged, or of a run that diverged"
+        )
+
+
+def _advance(state: _State, feed: Feed, log: run_folder.RunLog, shown: Progress) -> None:
     """One step of gradient descent."""
     config = state.config
     timed = (state.step + 1) % config.log_every == 0
@@ -191,6 +231,7 @@ def _advance(state: _State, feed: Feed, log: run_folder.RunLog) -> None:
     with autocast(config, state.device):
         terms: Terms = state.module(batch, state.step / config.steps)
     loss = _total(terms)
+    _check_loss(state, terms, loss)
     state.optimiser.zero_grad(set_to_none=True)
     loss.backward()
     state.loss, state.gradient = loss.detach(), _clip(state.objective, config.optimiser.clip)
@@ -199,10 +240,14 @@ def _advance(state: _State, feed: Feed, log: run_folder.RunLog) -> None:
     state.update_average()
     if timed:
         done = _now(state.device, True)
-        values = {"loss": _check_finite(state), **_means(terms), "gradient": float(state.gradient)}
+        _check_gradient(state)
+        mean = float(_summed(state.loss.clone()) / world())
+        values = {"loss": mean, **_means(terms), "gradient": float(state.gradient)}
         values["learning_rate"] = float(state.optimiser.param_groups[0]["lr"])
         spent = {"data_ms": data_seconds, "wait_ms": made - start, "network_ms": done - made}
-        log.step(state.step, config.steps, values, {name: 1e3 * seconds for name, seconds in spent.items()})
+        log.step(state.step, values, {name: 1e3 * seconds for name, seconds in spent.items()})
+        shown.note = f"loss {mean:.3f}"
+    shown.advance()
 
 
 def _capture(objective: Objective, config: TrainConfig, device: torch.device) -> None:
@@ -238,15 +283,22 @@ def _means(terms: Terms) -> dict[str, float]:
     return {name: float(total / count.clamp(min=1)) for name, (total, count) in zip(terms, sums, strict=True)}
 
 
-def _check_finite(state: _State) -> float:
-    """The loss of the last step over all processes."""
-    loss = _summed(state.loss.clone()) / world()
-    if not (math.isfinite(loss) and math.isfinite(state.gradient)):
-        raise FloatingPointError(
-            f"at step {state.step} the loss is {float(loss):g} and its gradient of length {float(state.gradient):g}; "
-            "the last checkpoint is from before; a lower learning rate or clipping may help"
-        )
-    return float(loss)
+def _check_loss(state: _State, terms: Terms, loss: Tensor) -> None:
+    """End the run, in all processes at once, if a part of the loss is not finite in any: before its backward pass.
+
+    That would spoil the weights. And on a CPU it ends the process: where a keypoint is NaN, the backward pass of
+    ``grid_sample`` writes anywhere.
+    """
+    parts = {name: term.total for name, term in terms.items()} | {"their sum": loss}
+    broken = torch.stack([~part.detach().isfinite() for part in parts.values()]).float()
+    names = [name for name, count in zip(parts, _summed(broken).tolist(), strict=True) if count]
+    if names:
+        raise state.diverged(state.step + 1, f"the loss is not finite ({', '.join(names)})")
+
+
+def _check_gradient(state: _State) -> None:
+    if not math.isfinite(state.gradient):
+        raise state.diverged(state.step, f"the gradient has the length {float(state.gradient):g}")
 
 
 def _clip(objective: Objective, most: float) -> Tensor:
@@ -298,22 +350,36 @@ def _floats(module: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def validate(config: TrainConfig, objective: Objective, source: PairSource, device: torch.device) -> dict[str, float]:
+def validate(
+    config: TrainConfig,
+    objective: Objective,
+    source: PairSource,
+    device: torch.device,
+    stop: threading.Event | None = None,
+) -> dict[str, float]:
     """Measures on held-out pairs: their mean, and those at each rotation (``@degrees``).
 
     The pairs are spread evenly over the source; the objective is in evaluation mode meanwhile.
+
+    Args:
+        stop: if it is set, now or meanwhile, nothing is measured.
     """
     mode = objective.training
     objective.eval()
     sums: dict[str, Tensor] = {}
-    for degrees in _held_out_rotations(config, objective.steerer):
-        for start in range(0, config.validation.pairs, config.batch):
+    rotations, starts = _held_out_rotations(config, objective.steerer), range(0, config.validation.pairs, config.batch)
+    with Progress("validating", len(rotations) * len(starts), "batch") as shown:
+        for degrees, start in itertools.product(rotations, starts):
+            if stop is not None and stop.is_set():
+                sums.clear()
+                break
             batch = _held_out_batch(config, source, start, degrees, device)
             with autocast(config, device):
                 measures = objective.measure(batch)
             for name, (total, count) in measures.items():
                 for key in (name, f"{name}@{degrees}"):
                     sums[key] = sums.get(key, 0) + torch.tensor([total, count], dtype=torch.float64)
+            shown.advance()
     objective.train(mode)
     return {name: float(total / count) for name, (total, count) in sums.items() if count}
 
@@ -399,10 +465,20 @@ def _agree(flags: list[bool], device: torch.device) -> list[bool]:
 # Around it ------------------------------------------------------------------------------------------------------------
 
 
-def _validate(state: _State, source: PairSource) -> dict[str, float]:
+def _validate(state: _State, source: PairSource, stop: threading.Event) -> dict[str, float]:
     """With the averaged weights."""
     with state.averaged():
-        return validate(state.config, state.objective, source, state.device)
+        return validate(state.config, state.objective, source, state.device, stop)
+
+
+def _validate_if_due(state: _State, source: PairSource, log: run_folder.RunLog, stop: threading.Event) -> None:
+    """Validate every so many steps; at the first of a resumed run only if the log does not have it yet."""
+    every, step = state.config.validation.every, state.step
+    if not every or step % every or not log.validated < step < state.config.steps:
+        return
+    measured = _validate(state, source, stop)
+    if not stop.is_set():
+        log.validation(step, measured)
 
 
 def _record_spectrum(state: _State, log: run_folder.RunLog) -> None:
@@ -412,17 +488,21 @@ def _record_spectrum(state: _State, log: run_folder.RunLog) -> None:
 
 
 def _save(state: _State, log: run_folder.RunLog, folder: Path) -> None:
-    _check_finite(state)
+    _check_gradient(state)
+    snapshot = state.snapshot()
+    if name := run_folder.not_finite(snapshot):
+        raise state.diverged(state.step, f"{name} is not finite")
     if rank() == 0:
         log.flush()
-        run_folder.write_checkpoint(folder, state.snapshot())
+        run_folder.write_checkpoint(folder, snapshot)
+    state.saved = state.step
 
 
 @contextlib.contextmanager
 def _stopping() -> Iterator[threading.Event]:
     """An event that Ctrl-C and SIGTERM set, so that the step is finished and a checkpoint written.
 
-    Who asks again is not kept waiting: that raises KeyboardInterrupt. (Of one Ctrl-C, torchrun may make two signals.)
+    Who asks again is not kept waiting: that raises KeyboardInterrupt, and the last checkpoint stays.
     """
     stop, first = threading.Event(), math.inf
     if threading.current_thread() is not threading.main_thread():
@@ -431,8 +511,11 @@ def _stopping() -> Iterator[threading.Event]:
 
     def asked(*_: object) -> None:
         nonlocal first
-        if time.monotonic() > first + _PATIENCE:
+        if time.monotonic() > first + (_PATIENCE if world() > 1 else _BOUNCE):
             raise KeyboardInterrupt
+        if not stop.is_set() and rank() == 0:  # not by print, which may be what the signal interrupts
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nstopping after this step, with a checkpoint; Ctrl-C again stops at once\n")
         first = min(first, time.monotonic())
         stop.set()
 

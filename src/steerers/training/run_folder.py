@@ -5,6 +5,7 @@
 - ``log.jsonl``: losses and held-out measures, an entry a line.
 - ``spectrum.npz``: the eigenvalues of a steerer that is trained, at many steps.
 - ``model.safetensors``: what the run leaves for use: weights, steerer and recipe.
+- ``.lock``: held by the process that trains here, so that no other does.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import hashlib
 import importlib.util
 import io
 import json
+import logging
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
@@ -22,26 +26,35 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout  # PyTorch needs it too: it is there wherever there is PyTorch
 from torch import Tensor
 
 from steerers import _weights
-from steerers._files import atomic_write
+from steerers._console import tell
+from steerers._files import atomic_write, writing
 from steerers._version import __version__
+from steerers.models import parts, zoo
 from steerers.steering.steerer import Steerer
 from steerers.training.build import build_objective
 from steerers.training.config import TrainConfig, flatten, parse_config, renamed, to_dict
 from steerers.training.objectives import Objective
 
 CONFIG, CHECKPOINT, LOG = "config.json", "checkpoint.pt", "log.jsonl"
-SPECTRUM, MODEL = "spectrum.npz", "model.safetensors"
+SPECTRUM, MODEL = "spectrum.npz", parts.TRAINED_FILE
+_LOCK = ".lock"
 _EVERY = ("checkpoint_every", "log_every", "spectrum_every")
-_FREE = (*_EVERY, "compile", "cuda_graphs", "name", "data.path", "data.colmap")
+_FREE = (*_EVERY, "compile", "cuda_graphs", "name", "data.path", "data.colmap", "data.max_broken")
+_SAVED = ("config", "step", "objective", "average", "optimiser")  # what a checkpoint has
+_PATIENCE = 1.0  # seconds: others who only look whether the folder is free hold the lock for a moment
 _MAGIC = b"steerers checkpoint 1\n"
 _DIGEST_BYTES = 32
 
 
 def check_folder(folder: Path, *, resume: bool) -> None:
     """Refuse, before any work, to write over a run, to go on with what is none, and a folder that cannot be made."""
+    if folder.is_dir():
+        with locked(folder):
+            pass
     begun = has_checkpoint(folder)
     if begun and not resume:
         raise ValueError(
@@ -55,6 +68,32 @@ def check_folder(folder: Path, *, resume: bool) -> None:
         raise ValueError(f"cannot write a run to {folder}: {nearest} is a file")
     if not os.access(nearest, os.W_OK):
         raise ValueError(f"cannot write a run to {folder}: {nearest} is closed")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in a folder, which is made, for as long as the block.
+
+    The system releases the lock of a process that ends, however it ends. Where a file system has no locks, nobody is
+    kept out.
+
+    Raises:
+        ValueError: if another process trains there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / _LOCK)
+    try:
+        lock.acquire(timeout=_PATIENCE)
+    except Timeout:
+        raise ValueError(
+            f"another process trains in {folder}: wait until it ends, or name another folder with --out"
+        ) from None
+    except (OSError, NotImplementedError):
+        pass
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 # Checkpoints ----------------------------------------------------------------------------------------------------------
@@ -84,7 +123,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     """The state of a run's checkpoint, on the CPU.
 
     Raises:
-        CheckpointError: naming the file, if it is missing, damaged, or no checkpoint.
+        CheckpointError: naming the file, if it is missing, damaged, no checkpoint, or has a number that is not finite.
     """
     path = folder / CHECKPOINT
     try:
@@ -102,7 +141,15 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: a damaged checkpoint ({error})") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: not a checkpoint: it holds {type(state).__name__}")
+    if name := not_finite(state):
+        raise CheckpointError(f"{path}: {name} holds NaN or infinite numbers: no run can go on from it")
     return state
+
+
+def not_finite(state: dict[str, Any]) -> str | None:
+    """The dotted name of the first tensor in nested tables that holds NaN or infinite numbers; ``None`` if all are."""
+    tensors = (item for item in flatten(state) if isinstance(item[1], Tensor) and item[1].is_floating_point())
+    return next((name for name, value in tensors if not bool(value.isfinite().all())), None)
 
 
 def check_resumable(saved: dict[str, Any], config: TrainConfig, pairs: list[int]) -> None:
@@ -113,6 +160,8 @@ def check_resumable(saved: dict[str, Any], config: TrainConfig, pairs: list[int]
     Args:
         pairs: how many each source of the run has.
     """
+    if missing := [name for name in _SAVED if name not in saved]:
+        raise CheckpointError(f"cannot resume: the checkpoint has no {missing[0]!r}; another version wrote it")
     before, now = _deciding(saved["config"]), _deciding(to_dict(config))
     differing = [name for name in before | now if before.get(name) != now.get(name)]
     if differing:
@@ -147,9 +196,9 @@ class RunLog:
     """
 
     def __init__(self, folder: Path, step: int, *, tensorboard: bool = False, silent: bool = False) -> None:
-        self.folder, self.silent, self.start, self.began = folder, silent, step, time.monotonic()
-        self.bar: Any = None
+        self.folder, self.silent, self.began = folder, silent, time.monotonic()
         self.board: Any = None
+        self.validated = step if silent else 0  # the last step that was validated; only the first process knows
         self.spectra: list[tuple[int, Tensor]] = []
         if silent:
             return
@@ -169,10 +218,13 @@ class RunLog:
     def __exit__(self, *error: object) -> None:
         if self.silent:
             return
-        self.flush()
-        for writer in (self.file, self.bar, self.board):
-            if writer is not None:
-                writer.close()
+        try:
+            self.flush()
+        finally:
+            with writing(self.file.name):
+                self.file.close()
+            if self.board is not None:
+                self.board.close()
 
     def write_config(self, config: dict[str, Any]) -> None:
         """The configuration beside the log."""
@@ -180,19 +232,16 @@ class RunLog:
             with atomic_write(self.folder / CONFIG) as temporary:
                 temporary.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
-    def step(self, step: int, steps: int, values: dict[str, float], times: dict[str, float]) -> None:
+    def step(self, step: int, values: dict[str, float], times: dict[str, float]) -> None:
         """A step's losses, and how many milliseconds its parts took."""
         if self.silent:
             return
         rounded = {name: round(spent, 2) for name, spent in times.items()}
         self._line({"step": step, **values, **rounded, "seconds": round(time.monotonic() - self.began, 1)})
-        self.bar = self.bar or _progress_bar(steps, self.start)
-        if self.bar is not None:
-            self.bar.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)
-            self.bar.update(step - self.bar.n)
 
     def validation(self, step: int, values: dict[str, float], ended: str | None = None) -> None:
         """What was measured on held-out pairs; ``ended`` says why the run ends here, and a resumed run forgets it."""
+        self.validated = step
         if not self.silent:
             self._line({"step": step, "validation": values} | ({} if ended is None else {"ended": ended}))
 
@@ -204,39 +253,42 @@ class RunLog:
         """Everything onto the disk."""
         if self.silent:
             return
-        self.file.flush()
+        with writing(self.file.name):
+            self.file.flush()
         if self.spectra:
             steps, values = zip(*self.spectra, strict=True)
+            arrays = io.BytesIO()  # a zip that cannot be finished complains long after
+            np.savez(arrays, steps=np.array(steps), eigenvalues=torch.stack(values).numpy())
             with atomic_write(self.folder / SPECTRUM) as temporary:
-                np.savez(temporary, steps=np.array(steps), eigenvalues=torch.stack(values).numpy())
+                temporary.write_bytes(arrays.getbuffer())
 
     def _line(self, entry: dict[str, Any]) -> None:
-        self.file.write(json.dumps(entry) + "\n")
-        self.file.flush()
+        with writing(self.file.name):
+            self.file.write(json.dumps(entry) + "\n")
+            self.file.flush()
         if self.board is not None:
             for name, value in entry.get("validation", entry).items():
                 if isinstance(value, float):
                     self.board.add_scalar(name, value, entry["step"])
 
     def _rewind(self, step: int) -> None:
-        """Drop what was written after the checkpoint."""
+        """Drop what was written after the checkpoint, and, with a warning, what is damaged: the run needs neither."""
         path = self.folder / LOG
-        entries = read_log(self.folder) if path.exists() else []
+        entries, damaged = _read_entries(path) if path.exists() else ([], [])
+        if damaged:
+            count = "1 line is" if len(damaged) == 1 else f"{len(damaged)} lines are"
+            tell(f"{path}: line {damaged[0][0]} is damaged ({damaged[0][1]}); {count} left out", logging.WARNING)
         kept = [entry for entry in entries if entry["step"] <= step and "ended" not in entry]
+        self.validated = max((entry["step"] for entry in kept if "validation" in entry), default=0)
         with atomic_write(path) as temporary:
             temporary.write_text("".join(f"{json.dumps(entry)}\n" for entry in kept), encoding="utf-8")
         if (self.folder / SPECTRUM).exists():
-            steps, values = read_spectrum(self.folder)
-            self.spectra = [(s, v) for s, v in zip(steps, values, strict=True) if s <= step]
-
-
-def _progress_bar(steps: int, start: int) -> Any:
-    """A bar that appears after two seconds; ``None`` where tqdm is missing, as on a bare machine with a GPU."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return None
-    return tqdm(total=steps, initial=start, desc="training", delay=2, disable=None)
+            try:
+                steps, values = read_spectrum(self.folder)
+            except ValueError as error:
+                tell(f"{error}; eigenvalues are recorded anew from step {step}", logging.WARNING)
+            else:
+                self.spectra = [(s, v) for s, v in zip(steps, values, strict=True) if s <= step]
 
 
 def check_tensorboard() -> None:
@@ -257,23 +309,50 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     path = folder / LOG
     if not path.exists():
         raise ValueError(f"{folder} has no {LOG}: it is not the folder of a run")
-    entries = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
-        try:
-            entries.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if line.endswith("\n"):
-                raise ValueError(f"{path}: line {number} is damaged ({error})") from error
+    entries, damaged = _read_entries(path)
+    if damaged:
+        raise ValueError(f"{path}: line {damaged[0][0]} is damaged ({damaged[0][1]})")
     return entries
 
 
+def _read_entries(path: Path) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
+    """The entries of a log, and the numbers of lines that are none, with the reason."""
+    entries: list[dict[str, Any]] = []
+    damaged: list[tuple[int, str]] = []
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):  # the last is empty, or was not finished
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            damaged.append((number, str(error)))
+            continue
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+            entries.append(entry)
+        else:
+            damaged.append((number, "it is not the entry of a step"))
+    return entries, damaged
+
+
 def read_spectrum(folder: Path) -> tuple[list[int], Tensor]:
-    """The steps, and the (T, D) complex64 eigenvalues at each, that a run recorded."""
+    """The steps, and the (T, D) complex64 eigenvalues at each, that a run recorded.
+
+    Raises:
+        ValueError: if the run recorded none, or the file is damaged.
+    """
     path = folder / SPECTRUM
     if not path.exists():
         raise ValueError(f"{folder} has no {SPECTRUM}: it is not a run, or its steerer was not trained")
-    with np.load(path) as file:
-        return file["steps"].tolist(), torch.from_numpy(file["eigenvalues"])
+    try:
+        with np.load(path) as file:
+            steps, values = file["steps"], torch.from_numpy(file["eigenvalues"])
+    except Exception as error:  # damaged bytes make NumPy raise nearly anything
+        raise ValueError(f"{path}: damaged ({error})") from error
+    fits = steps.dtype.kind in "iu" and values.ndim == 2 and steps.shape == values.shape[:1]
+    if not fits or not values.is_complex() or not values.numel():
+        raise ValueError(f"{path}: damaged: {steps.size} steps, and {values.dtype} of shape {tuple(values.shape)}")
+    if not bool(torch.isfinite(torch.view_as_real(values)).all()):
+        raise ValueError(f"{path}: it holds eigenvalues that are not finite")
+    return steps.tolist(), values
 
 
 def read_config(folder: Path) -> TrainConfig:
@@ -289,13 +368,13 @@ def read_config(folder: Path) -> TrainConfig:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{folder} has no {CONFIG}: it is not the folder of a run") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: damaged ({error})") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path}: not the configuration of a run, which is a table")
     try:
         return parse_config(values)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a configuration of this version of steerers: {error}") from error
 
 
@@ -325,6 +404,8 @@ def export_model(
         "step": str(step),
         "config": json.dumps(_recipe(config), sort_keys=True),
     }
+    if config.model.kind not in zoo.TRAINABLE:
+        metadata["model"] = zoo.find(config.model.kind).fitted_to  # the steerer is refused for another
     if objective.steerer is not None:
         steering, described = objective.steerer.export()
         tensors, metadata = tensors | steering, metadata | described
@@ -360,7 +441,7 @@ def load_run(folder: Path) -> LoadedRun:
     Raises:
         ValueError: if the folder is not that of a run, it has left no file yet, or the file is of another run.
     """
-    config, path = read_config(folder), _model_of(folder)
+    config, path = read_config(folder), model_of(folder)
     start = config.model.weights if config.setting == "A" else ""
     objective = build_objective(replace(config, model=replace(config.model, weights=start)))
     tensors, metadata = _weights.load(path)
@@ -380,7 +461,7 @@ def load_steerer(folder: Path) -> tuple[Steerer, int]:
     Raises:
         ValueError: if it has left none yet, or the file is damaged.
     """
-    path = _model_of(folder)
+    path = model_of(folder)
     tensors, metadata = _weights.load(path)
     try:
         return Steerer.restore(tensors, metadata), int(metadata["step"])
@@ -388,7 +469,12 @@ def load_steerer(folder: Path) -> tuple[Steerer, int]:
         raise ValueError(f"{path} does not hold the steerer of a run: {error}") from error
 
 
-def _model_of(folder: Path) -> Path:
+def model_of(folder: Path) -> Path:
+    """The file that a run left.
+
+    Raises:
+        ValueError: if it has left none yet.
+    """
     path = folder / MODEL
     if not path.exists():
         raise ValueError(f"{folder} has no {MODEL}: it is not a run, or has not ended yet")

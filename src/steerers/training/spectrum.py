@@ -6,9 +6,7 @@ allow to leave out.
 
 from __future__ import annotations
 
-import itertools
 import math
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from steerers import viz
-from steerers._console import progress
 from steerers.datasets.pairs import PairSource
 from steerers.steering.representations import Group, Representation
 from steerers.steering.steerer import Steerer
@@ -27,7 +24,7 @@ from steerers.training.loop import validate
 from steerers.training.objectives import Measures
 from steerers.training.objectives.descriptions import Described, DescriptorObjective, Matcher
 from steerers.training.objectives.joint import JointObjective
-from steerers.training.run_folder import MODEL, SPECTRUM, LoadedRun, read_config, read_spectrum
+from steerers.training.run_folder import SPECTRUM, LoadedRun, read_config, read_spectrum
 
 FRAMES = 60
 TOLERANCE = 0.01
@@ -58,31 +55,28 @@ class Records:
         return Group.parse(self.config.steerer.group)
 
 
+def has_fixed_steerer(config: TrainConfig) -> bool:
+    """Whether a run has a steerer that is not trained."""
+    return config.setting != "detector" and config.steerer.kind != "none" and not config.steerer.learn
+
+
 def read_records(folder: Path) -> Records:
     """The eigenvalues that a run recorded, and its configuration.
 
     Raises:
         ValueError: if the folder is not that of a run, or of one whose steerer is not trained, or is damaged.
     """
-    config, path = read_config(folder), folder / SPECTRUM
+    config = read_config(folder)
     if config.setting == "detector" or config.steerer.kind == "none":
         raise ValueError(f"{folder}: this run has no steerer")
-    if not config.steerer.learn:
+    if has_fixed_steerer(config):
         raise ValueError(
-            f"{folder}: the steerer of this run is fixed, so that its eigenvalues stay as they are; draw them with "
-            f"`steerers spectrum {folder / MODEL}`"
+            f"{folder}: the steerer of this run is fixed, so that its eigenvalues stay as they are; draw them by "
+            f"themselves, with `steerers spectrum {folder}`"
         )
-    if not path.exists():
+    if not (folder / SPECTRUM).exists():
         raise ValueError(f"{folder} has no {SPECTRUM} yet: it comes with the first checkpoint")
-    try:
-        steps, values = read_spectrum(folder)
-    except (zipfile.BadZipFile, EOFError, KeyError, OSError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: damaged ({error})") from error
-    if values.ndim != 2 or not values.is_complex() or not values.numel() or len(steps) != len(values):
-        raise ValueError(f"{path}: damaged: {len(steps)} steps, and {values.dtype} of shape {tuple(values.shape)}")
-    if not bool(torch.isfinite(torch.view_as_real(values)).all()):
-        raise ValueError(f"{path}: it holds eigenvalues that are not finite")
-    return Records(folder, config, steps, values)
+    return Records(folder, config, *read_spectrum(folder))
 
 
 # Eigenvalues ----------------------------------------------------------------------------------------------------------
@@ -270,11 +264,9 @@ class _Shorter(Matcher):
         parts |= {f"{dim}:rest": rest for dim in dims if (rest := _left_out(steerer, dim)) is not None}
         self.parts = {name: (projection, Matcher(own, matcher.options)) for name, (projection, own) in parts.items()}
         self.matchers = nn.ModuleList(own for _, own in self.parts.values())  # so that they move to the device
-        self.ticks = iter(progress(itertools.count(), "measuring"))
 
     @torch.no_grad()
     def measure(self, pairs: Described) -> Measures:
-        next(self.ticks)
         measures: Measures = {}
         with torch.autocast(pairs.first.device.type, enabled=False):
             for name, (projection, matcher) in self.parts.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import colorsys
 import math
 from dataclasses import dataclass
 
@@ -15,9 +14,8 @@ from steerers.features import Matches
 from steerers.geometry import scaling
 from steerers.images.decode import fit_within
 from steerers.images.load import Image, to_uint8
+from steerers.viz.canvas import BACKGROUND, MUTED, SUPERSAMPLING, TEXT, hue
 
-SUPERSAMPLING = 2
-BACKGROUND, TEXT, MUTED = (16, 18, 22), (236, 238, 242), (150, 156, 166)
 OUTLIER = (226, 74, 74)
 MOST_STRETCH = 4  # the picture is at most so many times as wide as it is high, however wide the images are
 LEAST_WIDTH = 720  # so that the header finds room
@@ -46,6 +44,7 @@ def draw_matches(
     *,
     height: int = 640,
     max_lines: int = 150,
+    outliers: bool = True,
 ) -> PIL.Image.Image:
     """Both images side by side, joined by matches: inliers coloured by their place in image 0, outliers thin and red.
 
@@ -54,6 +53,7 @@ def draw_matches(
         inliers: (K,) which matches geometry confirmed; without it all are drawn as inliers.
         height: of the larger image, in pixels of the picture.
         max_lines: at most so many inliers, and half as many outliers, are drawn, evenly spread over the scores.
+        outliers: whether they are drawn; the header counts them in any case.
     """
     ss = SUPERSAMPLING
     panels = _layout(image0, image1, height * ss, gap=12 * ss, header=52 * ss)
@@ -66,7 +66,8 @@ def draw_matches(
     overlay = PIL.Image.new("RGBA", canvas.size)
     draw = ImageDraw.Draw(overlay)
     ends = np.stack([panels[0].place(matches.keypoints0), panels[1].place(matches.keypoints1)], axis=1)  # (K, 2, 2)
-    _draw_lines(draw, ends, _pick(~confirmed, max_lines // 2), panels[0], ss, outliers=True)
+    if outliers:
+        _draw_lines(draw, ends, _pick(~confirmed, max_lines // 2), panels[0], ss, outliers=True)
     _draw_lines(draw, ends, _pick(confirmed, max_lines), panels[0], ss, outliers=False)
     canvas = PIL.Image.alpha_composite(canvas.convert("RGBA"), overlay).convert("RGB")
     canvas = canvas.resize((width // ss, bottom // ss), PIL.Image.Resampling.LANCZOS)
@@ -138,8 +139,7 @@ def _draw_lines(
 
 def _colour(u: float, v: float) -> tuple[int, int, int]:
     """A colour for a place: hue along the diagonal, so that a rotated image shows its colours rotated."""
-    red, green, blue = colorsys.hsv_to_rgb(0.15 + 0.55 * (0.6 * u + 0.4 * v), 0.75, 1.0)
-    return round(255 * red), round(255 * green), round(255 * blue)
+    return hue(0.15 + 0.55 * (0.6 * u + 0.4 * v))
 
 
 def _draw_header(canvas: PIL.Image.Image, matches: Matches, inliers: NDArray[np.bool_] | None) -> None:

@@ -16,6 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from steerers._files import atomic_write
+
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which the colour-blind tell apart, without the yellow that paper swallows."""
 BINS = 36
@@ -195,7 +197,8 @@ def _axes(
     axes.spines[["top", "right"]].set_visible(False)
     yield axes
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
-    figure.savefig(path)
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary)
 
 
 def _styles() -> Iterator[tuple[str, str]]:

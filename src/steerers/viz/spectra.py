@@ -16,12 +16,11 @@ from torch import Tensor
 
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
-from steerers.viz.matches import BACKGROUND, MUTED, SUPERSAMPLING, TEXT
+from steerers.viz.canvas import BACKGROUND, BLUE, MUTED, SUPERSAMPLING, TEXT, Brush
 
 FOOTER = 30
 NEAR = 0.1  # of an admissible place, after division by the common factor
 _MARGIN = 1.12
-_FACTOR = (104, 166, 255)
 _RAMP = np.array([[190, 92, 26], [240, 140, 40], [255, 190, 84], [255, 228, 160], [255, 255, 255]])  # of 1, 4, 16, ...
 _HEAD, _LEFT, _RIGHT, _BOTTOM = 40, 38, 14, 26  # pixels around the plane
 
@@ -98,7 +97,7 @@ def save_animation(
 
 def _palette() -> PIL.Image.Image:
     """The colours that are drawn with, and how they blend into the background."""
-    drawn = np.array([TEXT, MUTED, _FACTOR, *(_ramp(np.array(2.0**k)) for k in range(9))])  # (12, 3)
+    drawn = np.array([TEXT, MUTED, BLUE, *(_ramp(np.array(2.0**k)) for k in range(9))])  # (12, 3)
     blends = [BACKGROUND + opacity * (drawn - BACKGROUND) for opacity in (0.2, 0.4, 0.6, 0.8, 1.0)]
     colours = np.concatenate([np.array([BACKGROUND]), *blends]).round().astype(np.uint8)
     palette = PIL.Image.new("P", (1, 1))
@@ -136,30 +135,11 @@ class _Plane:
         return self.middle[0] + self.units[0] * value.real, self.middle[1] - self.units[1] * value.imag
 
 
-class _Brush:
-    """Draws on a canvas that is larger than it will be, with coordinates as they will be."""
-
-    def __init__(self, canvas: PIL.Image.Image) -> None:
-        self.draw = ImageDraw.Draw(canvas, "RGBA")
-
-    def line(self, points: Sequence[tuple[float, float]], colour: tuple[int, ...], width: float = 1.0) -> None:
-        ss = SUPERSAMPLING
-        self.draw.line([(ss * x, ss * y) for x, y in points], fill=colour, width=round(ss * width))
-
-    def ring(self, at: tuple[float, float], radius: float, colour: tuple[int, ...], width: float) -> None:
-        x, y, r = (SUPERSAMPLING * value for value in (*at, radius))
-        self.draw.ellipse([x - r, y - r, x + r, y + r], outline=colour, width=round(SUPERSAMPLING * width))
-
-    def dashes(self, points: Sequence[tuple[float, float]], colour: tuple[int, ...]) -> None:
-        for start, end in zip(points[::2], points[1::2], strict=False):
-            self.line([start, end], colour, 1.5)
-
-
 def _draw_panel(spectrum: Spectrum, size: int) -> PIL.Image.Image:
     extent = spectrum.extent or spectrum_extent(spectrum.values, spectrum.group)
     plane = _Plane(size, extent, round_circles=not spectrum.group.continuous)
     canvas = PIL.Image.new("RGB", (size * SUPERSAMPLING,) * 2, BACKGROUND)
-    brush = _Brush(canvas)
+    brush = Brush(canvas)
     _draw_plane(brush, plane, spectrum)
     radius = _dot_radius(size)
     rings = [plane.place(admissible) for admissible in _admissible(spectrum.group, extent[1])]
@@ -169,7 +149,7 @@ def _draw_panel(spectrum: Spectrum, size: int) -> PIL.Image.Image:
     places = np.array([plane.place(complex(value)) for value in values]).reshape(-1, 2)
     canvas = PIL.Image.fromarray(_with_dots(np.array(canvas), places * SUPERSAMPLING, radius * SUPERSAMPLING))
     for at in rings:  # and once more, faintly, over what would hide them
-        _Brush(canvas).ring(at, 2.4 * radius, (*TEXT, 90), 1)
+        Brush(canvas).ring(at, 2.4 * radius, (*TEXT, 90), 1)
     canvas = canvas.resize((size, size), PIL.Image.Resampling.LANCZOS)
     draw = ImageDraw.Draw(canvas)
     _draw_ticks(draw, plane, spectrum.group)
@@ -182,7 +162,7 @@ def _dot_radius(size: int) -> float:
     return max(2.4, size / 170)
 
 
-def _draw_plane(brush: _Brush, plane: _Plane, spectrum: Spectrum) -> None:
+def _draw_plane(brush: Brush, plane: _Plane, spectrum: Spectrum) -> None:
     """The frame, the axes, the unit circle (of SO(2) the imaginary axis), and the same times the common factor."""
     left, top, right, bottom = plane.box
     x, y = plane.middle
@@ -193,10 +173,10 @@ def _draw_plane(brush: _Brush, plane: _Plane, spectrum: Spectrum) -> None:
         brush.ring((x, y), plane.units[0], (*MUTED, 200), 1)
     if _has_factor(spectrum) and spectrum.group.continuous:
         at = plane.place(complex(math.log(spectrum.factor)))[0]
-        brush.dashes([(at, float(step)) for step in range(top, bottom, 6)], (*_FACTOR, 220))
+        brush.dashes([(at, float(step)) for step in range(top, bottom, 6)], (*BLUE, 220))
     elif _has_factor(spectrum):
         around = np.exp(1j * np.linspace(0, 2 * math.pi, 121))
-        brush.dashes([plane.place(spectrum.factor * complex(rotation)) for rotation in around], (*_FACTOR, 220))
+        brush.dashes([plane.place(spectrum.factor * complex(rotation)) for rotation in around], (*BLUE, 220))
 
 
 def _has_factor(spectrum: Spectrum) -> bool:
@@ -280,8 +260,8 @@ def _draw_legend(canvas: PIL.Image.Image, factor: bool) -> None:
     draw.ellipse([x, y - 6, x + 12, y + 6], outline=TEXT, width=2)
     x = explain("admissible")
     if factor:
-        draw.line([(x, y), (x + 5, y)], fill=_FACTOR, width=2)
-        draw.line([(x + 9, y), (x + 14, y)], fill=_FACTOR, width=2)
+        draw.line([(x, y), (x + 5, y)], fill=BLUE, width=2)
+        draw.line([(x + 9, y), (x + 14, y)], fill=BLUE, width=2)
         x = explain("common factor")
     for count in (1, 4, 16, 64):
         colour = tuple(int(part) for part in _ramp(np.array(float(count))))

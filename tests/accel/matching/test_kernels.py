@@ -119,6 +119,77 @@ def test_as_the_tiled_path(name: str, steerer: Steerer, order: int | None) -> No
 
 
 @kernels
+@pytest.mark.parametrize(
+    ("name", "angles"),
+    [
+        ("max-matches", (0.0, 0.4)),
+        ("max-similarity", (0.4,)),
+        ("max-similarity", (0.0, 0.4, 2.0)),
+        ("max-similarity", (0.4, 2.0, 0.4 + math.pi, 2.0 + math.pi)),
+        ("subset", (0.4, 2.0)),
+    ],
+)
+def test_given_angles(name: str, angles: tuple[float, ...]) -> None:
+    steerer = Steerer.spread(40)
+    first, second = pair(23, 19, steerer, 0.4)
+    options = {"angles": angles, "refine": False, "precision": "exact"}
+    if name == "subset":
+        options["subset_size"] = 15
+    strategy = make_strategy(name, steerer.to(DEVICE), **options)  # type: ignore[arg-type]
+    actual, expected = both(strategy, first, second)
+    assert len(actual) > 10
+    assert_same(actual, expected, scores=5e-5, rotations=1e-4)
+    steerer.cpu()
+
+
+@kernels
+def test_frequency_1_by_a_matrix() -> None:
+    """Descriptions are changed to the basis of blocks, and go the same way from there."""
+    basis = helpers.random_basis(40)
+    generator = basis @ Steerer.freq1(40).generator() @ torch.linalg.inv(basis)
+    steerer = Steerer.from_matrix(generator.float(), "SO2")
+    first, second = pair(23, 19, steerer, 1.0)
+    for name in ("procrustes", "prototype-procrustes"):
+        strategy = make_strategy(name, steerer.to(DEVICE), precision="exact")
+        actual, expected = both(strategy, first, second)
+        assert len(actual) > 10
+        assert_same(actual, expected, scores=5e-5, rotations=1e-4)
+
+
+@kernels
+def test_one_keypoint_has_the_rotation_of_the_largest_cosine() -> None:
+    steerer = Steerer.spread(40)
+    strategy = named("max-matches", steerer, 5)
+    for seed in range(3):
+        first, second = randn(1, 40, seed=seed), randn(1, 40, seed=seed + 9)
+        cosines = reference.steered_cosines(first, second, steerer.cpu(), 5).flatten()
+        steerer.to(DEVICE)
+        found = by(strategy, kernels="fused").match(first.to(DEVICE), second.to(DEVICE))
+        assert found.angle == pytest.approx(reference.rotations_of(5)[int(cosines.argmax())])
+
+
+@kernels
+def test_where_nothing_matches_on_the_subsets() -> None:
+    first, second = torch.ones(40, 20, device=DEVICE), torch.ones(40, 20, device=DEVICE)
+    first[17], second[31] = -1, -1
+    strategy = make_strategy("subset", Steerer.inv(20).to(DEVICE), subset_size=5, threshold=0.9)
+    actual, expected = both(strategy, first, second)
+    assert_same(actual, expected)
+    assert actual.indices.tolist() == [[17, 31]]
+    assert (actual.angle, actual.angles) == (None, None)
+
+
+@kernels
+def test_every_angle_of_a_learned_matrix_goes_by_tiles() -> None:
+    steerer = Steerer.spread(20, learnable=True)
+    first, second = pair(18, 17, steerer.cpu(), 1.0)
+    strategy = make_strategy("max-similarity", steerer.to(DEVICE), order=None)
+    assert_same(strategy.match(first, second), by(strategy, kernels="tiled").match(first, second))
+    with pytest.raises(ValueError, match="cannot run: they do not know ContinuousSteered"):
+        by(strategy, kernels="fused").match(first, second)
+
+
+@kernels
 def test_a_learned_matrix_rotation_by_rotation() -> None:
     q = helpers.random_orthogonal(20, seed=9)
     steerer = Steerer.from_matrix(q @ Steerer.spread(20).matrix(math.pi / 2) @ q.mT, Group(4))

@@ -11,18 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import angles_of, randn, representations_of, seeds
+from matching.reference import rotations_of
 from steerers.accel import matching
 from steerers.accel.matching import forget_recordings, solver
-from steerers.accel.matching.plans import (
-    MULTIPLE,
-    Operands,
-    Plan,
-    Terms,
-    cosine_plan,
-    modulus_plan,
-    rotated_plan,
-    rotation_plan,
-)
+from steerers.accel.matching.plans import MULTIPLE, Operands, Plan, Terms, cosine_plan, modulus_plan, rotated_plan
 from steerers.accel.matching.solver import TileConfig, config_for, fitting, joined, problems
 from steerers.accel.support import unavailable
 from steerers.matching.assignment import Options
@@ -101,7 +93,7 @@ def test_plans_of_rotations(data: st.DataObject, order: int, seed: int) -> None:
     steerer = Steerer.from_representation(data.draw(representations_of(Group(None))))
     first, second = randn(3, steerer.dim, seed=seed), randn(4, steerer.dim, seed=seed + 1)
     expected = rotated(steerer, order, first, second)
-    plan = rotated_plan(steerer, order, True, CPU)
+    plan = rotated_plan(steerer, rotations_of(order), True, CPU)
     assert plan is not None
     assert (plan.mode, plan.groups) == (("paired", order // 2) if order % 2 == 0 else ("maximum", order))
     assert plan.even % MULTIPLE == plan.odd % MULTIPLE == 0
@@ -112,8 +104,8 @@ def test_plans_of_rotations(data: st.DataObject, order: int, seed: int) -> None:
         even, odd = (rows[:, part] @ cols[:, part].mT for part in (slice(plan.even), slice(plan.even, None)))
         scores.append(even + odd.abs())
     torch.testing.assert_close(torch.stack(scores).amax(dim=0), expected.amax(dim=0), atol=1e-5, rtol=0)
-    single = rotation_plan(steerer, order, order - 1, CPU)
-    every = rotated_plan(steerer, order, False, CPU)
+    single = rotated_plan(steerer, rotations_of(order)[-1:], False, CPU)
+    every = rotated_plan(steerer, rotations_of(order), False, CPU)
     assert single is not None
     assert every is not None
     for k in range(order):
@@ -143,14 +135,14 @@ def test_plan_of_the_modulus(spec: str) -> None:
 
 def test_what_has_no_plan() -> None:
     learned = Steerer.from_matrix(torch.eye(6), Group(4))
-    assert rotated_plan(learned, 4, True, CPU) is None
+    assert rotated_plan(learned, rotations_of(4), True, CPU) is None
     assert modulus_plan(Steerer.spread(20), None, CPU) is None  # several frequencies
 
 
 def test_plans_are_made_once() -> None:
     steerer = Steerer.spread(20)
-    assert rotated_plan(steerer, 4, True, CPU) is rotated_plan(steerer, 4, True, CPU)
-    assert rotated_plan(steerer, 4, True, CPU) is not rotated_plan(steerer, 8, True, CPU)
+    assert rotated_plan(steerer, rotations_of(4), True, CPU) is rotated_plan(steerer, rotations_of(4), True, CPU)
+    assert rotated_plan(steerer, rotations_of(4), True, CPU) is not rotated_plan(steerer, rotations_of(8), True, CPU)
     assert cosine_plan(20, CPU) is cosine_plan(20, CPU)
 
 
@@ -197,13 +189,13 @@ def is_recorded(plan: Plan | None, n: int, m: int, dtype: torch.dtype = torch.fl
     ],
 )
 def test_what_is_recorded(n: int, m: int, dtype: torch.dtype, recorded: bool) -> None:
-    for plan in (cosine_plan(256, CPU), rotated_plan(Steerer.spread(256), 4, True, CPU)):
+    for plan in (cosine_plan(256, CPU), rotated_plan(Steerer.spread(256), rotations_of(4), True, CPU)):
         assert is_recorded(plan, n, m, dtype) == recorded
 
 
 @pytest.mark.parametrize(("order", "recorded"), [(8, True), (16, False)])
 def test_what_takes_much_memory_is_not_recorded(order: int, recorded: bool) -> None:
-    plan = rotated_plan(Steerer.spread(256), order, False, CPU)
+    plan = rotated_plan(Steerer.spread(256), rotations_of(order), False, CPU)
     assert is_recorded(plan, 5000, 5000) == recorded
     assert not is_recorded(plan, 5000, 5000, matrices=torch.eye(256)[None])
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from helpers import assert_near, detect_image, randn, seeds
+from steerers.features import Keypoints
 from steerers.matching.strategies import PrototypeProcrustes
 from steerers.steering.steerer import Steerer
 from steerers.training.objectives import Objective, Term
@@ -88,6 +89,16 @@ def test_setting_a_leaves_the_descriptor_to_the_bit() -> None:
     for name, value in objective.descriptor.state_dict().items():  # the statistics of batch norm are among them
         assert torch.equal(value, before[name]), name
     assert not torch.equal(objective.steerer.generator(), start)
+
+
+@pytest.mark.parametrize("setting", ["A", "C"])
+def test_what_was_trained_describes_the_keypoints_of_its_detector(setting: Setting) -> None:
+    objective = descriptor_objective(setting).eval()
+    images = noise(48, 5)[None]
+    ((keypoints, descriptions),) = objective.extractor().extract(images, num_keypoints=9)
+    (expected,) = objective.descriptor.describe(images, [keypoints])
+    assert torch.equal(descriptions, expected)
+    assert torch.equal(keypoints.xy, objective._frozen[0].detect(images, num_keypoints=9)[0].xy)
 
 
 def test_setting_b_trains_both() -> None:
@@ -219,7 +230,8 @@ def test_keypoints_are_filled_up_to_the_longest() -> None:
     images = torch.stack([noise(24, seed) for seed in range(3)])
     masks = torch.ones(3, 24, 24, dtype=torch.bool)
     masks[1], masks[2, :, :12] = False, False
-    xy, real = detect_frozen(Corners(), images, 6, masks)
+    filled, real = detect_frozen(Corners(), images, 6, masks)
+    xy = torch.stack([one.xy for one in filled])
     assert xy.shape == (3, 6, 2)
     assert real.sum(dim=1).tolist()[:2] == [6, 0]
     for index in (0, 2):
@@ -231,7 +243,8 @@ def test_keypoints_are_filled_up_to_the_longest() -> None:
 def test_nothing_is_seen_in_padding() -> None:
     batch = rotated(photographs(size=48, views=STILL), torch.tensor([0.6, 0.0]), torch.tensor([0.0, 2.2]))
     assert not batch.masks0.all()
-    xy, real = detect_frozen(Corners(), batch.images0, 500, batch.masks0)
+    found, real = detect_frozen(Corners(), batch.images0, 500, batch.masks0)
+    xy = torch.stack([one.xy for one in found])
     pair = torch.arange(2)[:, None].expand_as(real)[real]
     x, y = xy[real].long().unbind(1)
     assert batch.masks0[pair, y, x].all()
@@ -275,6 +288,61 @@ def test_points_that_are_known_to_correspond_are_described_too() -> None:
     term = objective(dataclasses.replace(batch, masks0=blank, masks1=blank), 0.0)["nll"]
     assert float(term.count) == 1.0
     assert with_anchors(xy, real, shifted(), 0) == (xy, real)
+
+
+class Framed(Corners):
+    """The same corners with scales and orientations, as classical detectors have them."""
+
+    def detect_one(self, image: Tensor, num_keypoints: int, mask: Tensor | None) -> Keypoints:
+        found = super().detect_one(image, num_keypoints, mask)
+        return Keypoints(found.xy, found.scores, 2 + found.xy[:, 0], 0.1 * found.xy[:, 1])
+
+
+class Recording(Patches):
+    """Keeps what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[Keypoints] = []
+        self.precisions: list[bool] = []
+
+    def describe_one(self, image: Tensor, keypoints: Keypoints) -> Tensor:
+        self.given.append(keypoints)
+        self.precisions.append(torch.is_autocast_enabled("cpu"))
+        return super().describe_one(image, keypoints)
+
+
+def test_a_frozen_descriptor_is_told_the_scales_and_orientations_of_its_keypoints() -> None:
+    batch = batch_of(photographs(), "C4")
+    anchors = torch.full((2, 1, 2), 20.0)
+    batch = dataclasses.replace(batch, anchors=(anchors, anchors))
+    steerer = Steerer.random(Patches.dim, "C4", generator=torch.Generator().manual_seed(0))
+    masks = batch.masks0.clone()
+    masks[1] = False  # one view without keypoints: they are filled up
+    for setting, detector in (("A", Framed()), ("A", Corners()), ("B", Framed())):
+        descriptor = Recording()
+        objective = DescriptorObjective(descriptor, steerer, detector, setting, OPTIONS)  # type: ignore[arg-type]
+        objective(dataclasses.replace(batch, masks0=masks), 0.0)["nll"].total.backward()
+        framed = setting == "A" and isinstance(detector, Framed)
+        assert len(descriptor.given) == 4
+        for one in descriptor.given:
+            assert len(one) == OPTIONS.num_keypoints + (0 if framed else 1)  # the anchor has a place alone
+            assert (one.scales is not None) == (one.orientations is not None) == framed
+        if framed:
+            first, empty = descriptor.given[:2]
+            assert torch.equal(first.scales, 2 + first.xy[:, 0])
+            assert torch.equal(first.orientations, 0.1 * first.xy[:, 1])
+            assert (empty.scales > 0).all()
+
+
+def test_a_frozen_descriptor_is_not_run_in_half_precision() -> None:
+    steerer = Steerer.random(Patches.dim, "C4", generator=torch.Generator().manual_seed(0))
+    for setting in ("A", "B"):
+        descriptor = Recording()
+        objective = DescriptorObjective(descriptor, steerer, Corners(), setting, OPTIONS)  # type: ignore[arg-type]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            objective(batch_of(photographs(), "C4"), 0.0)
+        assert set(descriptor.precisions) == {setting == "B"}
 
 
 def test_the_loss_is_not_computed_in_half_precision() -> None:

@@ -58,6 +58,17 @@ def test_a_small_network_learns_one_batch() -> None:
     assert all(0 <= value <= count for value, count in (measures["accuracy"], measures["repeatability"]))
 
 
+@pytest.mark.parametrize("dense", [True, False])
+def test_the_loss_is_not_finite_where_a_keypoint_is_not(dense: bool) -> None:
+    """The backward pass of what is sampled at NaN ends the process, and what is sampled there is finite."""
+    objective, batch = joint().train(), with_tracks(batch_of(photographs()), dense)
+    assert total(objective, batch).isfinite()
+    objective.network.trunk.head[2].bias.data.fill_(math.nan)
+    features = objective.network(batch.images0).features
+    assert all(bool(each.isfinite().all()) for each in features)
+    assert not objective(batch, 0.0)["nll"].total.isfinite()
+
+
 def test_there_are_true_matches_from_the_first_step_on() -> None:
     xy0, xy1 = torch.tensor([[[2.0, 3], [9, 9]]]), torch.tensor([[[15.0, 2], [3, 12]]])  # nothing is repeated
     real = torch.ones(1, 2, dtype=torch.bool)

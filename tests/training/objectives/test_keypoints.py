@@ -14,7 +14,7 @@ from torch import Tensor
 
 from helpers import assert_near, detect_image, randn, seeds
 from steerers.datasets.folder import Photographs
-from steerers.datasets.pairs import PairBatch
+from steerers.datasets.pairs import PairBatch, pixel_grid
 from steerers.datasets.views import Views
 from steerers.models.compact import CompactConfig
 from steerers.training.objectives import Term
@@ -25,11 +25,9 @@ from steerers.training.objectives.keypoints import (
     joint_targets,
     keypoint_terms,
     look_up,
-    pixel_grid,
     repeatability,
     reprojection_error,
     reprojection_terms,
-    splat,
     without_margin,
 )
 from training.tiny import STILL, Shift, batch_of, compact, descriptor_objective, photographs, rotated, shifted, store_of
@@ -107,7 +105,7 @@ def test_targets_are_as_many_as_the_area_allows_and_never_in_padding(seed: int, 
 @pytest.mark.parametrize("prior", ["corners", "none"])
 def test_views_that_share_nothing_give_no_loss_and_no_nan(prior: str) -> None:
     batch = shifted((99.0, 0.0), count=2)
-    options = KeypointOptions(prior=prior, matchability=1.0)  # type: ignore[arg-type]
+    options = KeypointOptions(prior=prior)  # type: ignore[arg-type]
     logits0, logits1 = logits_like(batch)
     terms = keypoint_terms(logits0, logits1, batch, options, 0.0)
     xy = torch.full((2, 3, 2), 4.0, requires_grad=True)
@@ -166,26 +164,6 @@ def test_corners_attract_until_they_have_faded() -> None:
     assert targets_of(batch, options, 0.5) == targets_of(batch, faded, 0.0) != corners
 
 
-def test_points_of_a_reconstruction_are_the_targets_of_the_sfm_prior() -> None:
-    points = torch.tensor([[[3.0, 4.0], [10.2, 7.8], [math.nan, math.nan], [15.0, 2.0]]])
-    batch = shifted((1.0, 0.0), anchors=(points, points + torch.tensor([1.0, 0.0])))
-    options = dataclasses.replace(PLAIN, prior="sfm", prior_weight=50.0, most=3)
-    assert targets_of(batch, options) == {(3, 4), (10, 8), (15, 2)}
-    assert targets_of(batch, options, 1.0) == {(3, 4), (10, 8), (15, 2)}  # it stays
-    with pytest.raises(ValueError, match="'sfm' needs points of a reconstruction"):
-        targets_of(shifted(), options)
-
-
-def test_all_points_of_a_view_come_before_those_that_both_show() -> None:
-    points, others = (torch.tensor([[[float(x), 4.0], [10.0, 8.0], [math.nan, math.nan]]]) for x in (3, 6))
-    there = torch.tensor([1.0, 0.0])
-    batch = shifted((1.0, 0.0), anchors=(others, others + there), detections=(points, (points + there)[:, :1]))
-    options = dataclasses.replace(PLAIN, prior="sfm", prior_weight=50.0, most=2)
-    assert targets_of(batch, options) == {(3, 4), (10, 8)}
-    assert targets_of(dataclasses.replace(batch, anchors=None), options) == {(3, 4), (10, 8)}
-    assert targets_of(dataclasses.replace(batch, detections=None), options) == {(6, 4), (10, 8)}
-
-
 def test_points_for_the_detector_are_no_keypoints_of_a_descriptor() -> None:
     plain = batch_of(photographs())
     points = torch.rand(len(plain), 9, 2, generator=torch.Generator().manual_seed(0)) * plain.images0.shape[-1]
@@ -194,65 +172,6 @@ def test_points_for_the_detector_are_no_keypoints_of_a_descriptor() -> None:
     expected, found = (objective(batch, 0.0)["nll"] for batch in (plain, pointed))
     assert float(found.count) == float(expected.count) > 0
     assert torch.equal(found.total, expected.total)
-
-
-def test_splatted_points_are_blurred_by_half_a_pixel() -> None:
-    masks = torch.ones(2, 9, 12, dtype=torch.bool)
-    points = torch.tensor([[[4.0, 4.0], [4.2, 3.9], [math.nan, 0.0]], [[-1.0, 3.0], [12.0, 2.0], [0.0, 0.0]]])
-    maps = splat(points, masks)
-    assert float(maps[0].max()) == float(maps[0, 4, 4]) == 1.0  # of two in one pixel there is one
-    assert float(maps[0, 4, 5]) == pytest.approx(math.exp(-2.0))
-    assert float(maps[0, 5, 5]) == pytest.approx(math.exp(-4.0))
-    assert float(maps[0].sum()) == pytest.approx(sum(math.exp(-2.0 * k * k) for k in range(-2, 3)) ** 2, rel=1e-5)
-    assert (maps[1, :3, :3] > 0).all()
-    maps[1, :3, :3] = 0
-    assert not maps[1].any()  # what lies outside is not drawn
-
-
-# Matchability ---------------------------------------------------------------------------------------------------------
-
-MATCHABLE = dataclasses.replace(PLAIN, matchability=2.0)
-
-
-def smoothed(maps: Tensor) -> Tensor:
-    """The original's window, written out."""
-    taps = (-(torch.linspace(-2, 2, 51, dtype=torch.float64) ** 2)).exp()
-    height, width = maps.shape
-    rows, columns = (
-        torch.stack([torch.stack([taps[25 + i - j] if abs(i - j) <= 25 else taps.new_zeros(()) for j in range(n)])
-                     for i in range(n)])
-        for n in (height, width)
-    )  # fmt: skip
-    return rows @ maps.double() @ columns.mT
-
-
-def test_matchability_is_the_divergence_from_the_common_part() -> None:
-    batch = shifted((3.0, -2.0))
-    logits0, logits1 = logits_like(batch)
-    term = keypoint_terms(logits0, logits1, batch, MATCHABLE, 0.0)["matchability"]
-    assert term.weight == 2.0
-    expected = 0.0
-    for logits, seen in ((logits0, batch.warp.forward), (logits1, batch.warp.backward)):
-        grid = torch.cartesian_prod(torch.arange(16.0), torch.arange(20.0)).flip(1)[None]
-        common = seen(grid)[1].view(16, 20).double()
-        likely = logits[0].detach().double().exp() * common
-        p, q = (smoothed(m) / smoothed(m).sum() for m in (common, likely))
-        expected += float((p * (p.log() - q.log())).sum())
-    assert mean(term) == pytest.approx(expected / 2, rel=1e-4)
-
-
-def test_matchability_is_least_where_keypoints_are_spread() -> None:
-    batch = shifted()
-    even = torch.zeros(1, 16, 20)
-    crowded = even.clone()
-    crowded[:, 2:4, 2:4] = 8.0
-    crowded.requires_grad_()
-    least = keypoint_terms(even, even, batch, MATCHABLE, 0.0)["matchability"]
-    assert mean(least) == pytest.approx(0.0, abs=1e-6)
-    more = keypoint_terms(crowded, even, batch, MATCHABLE, 0.0)["matchability"]
-    assert mean(more) > 0.05
-    more.total.backward()
-    assert float(crowded.grad[0, 2, 2]) > 0 > float(crowded.grad[0, 14, 18])
 
 
 # Keypoints that should be one -----------------------------------------------------------------------------------------
@@ -284,13 +203,13 @@ def test_reprojection_pulls_keypoints_together() -> None:
 
 
 def test_a_small_detector_learns_one_batch() -> None:
-    options = KeypointOptions(area=40.0, num_keypoints=20, matchability=0.1)
+    options = KeypointOptions(area=40.0, num_keypoints=20)
     objective = DetectorObjective(compact(), options).train()
     batch = batch_of(photographs())
     optimiser, found = torch.optim.Adam(objective.parameters(), lr=1e-2), []
     for _ in range(15):
         terms = objective(batch, 0.0)
-        assert set(terms) == {"keypoints", "reprojection", "matchability"}
+        assert set(terms) == {"keypoints", "reprojection"}
         loss = sum(term.weight * term.total / term.count.clamp(min=1) for term in terms.values())
         optimiser.zero_grad()
         loss.backward()
@@ -357,7 +276,7 @@ def test_warps_that_are_known_at_tracks_alone_are_refused() -> None:
     [
         ({"suppress": 4}, "suppress must be odd"),
         ({"area": 0.0}, "area must be positive"),
-        ({"matchability": -1.0}, "matchability must not be negative, got -1.0"),
+        ({"reprojection": -1.0}, "reprojection must not be negative, got -1.0"),
         ({"margin": -1}, "margin must not be negative"),
     ],
 )
@@ -406,7 +325,7 @@ def test_corners_are_not_computed_in_half_precision() -> None:
 @given(st.tuples(st.integers(1, 9), st.integers(1, 9)), seeds)
 def test_whole_pixels_are_looked_up_exactly(size: tuple[int, int], seed: int) -> None:
     maps = randn(2, *size, seed=seed)
-    found = look_up(maps, pixel_grid(2, *size, maps.device))
+    found = look_up(maps, pixel_grid(maps))
     assert_near(found.view_as(maps), maps, 1e-6)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from steerers.accel.graphs import Graphs, Outputs
-from steerers.accel.matching.plans import Operands, Plan, cosine_plan, modulus_plan, rotated_plan, rotation_plan
+from steerers.accel.matching.plans import Operands, Plan, cosine_plan, modulus_plan, rotated_plan
 from steerers.accel.matching.results import Ordered, Results
 from steerers.accel.matching.solver import Solver, launch, problems
 from steerers.accel.support import unavailable
@@ -111,7 +111,7 @@ def _(similarity: Aligned) -> Operands:
 
 @operands.register
 def _(similarity: CosineAfterRotation) -> Operands:
-    plan = rotation_plan(similarity.steerer, similarity.order, similarity.step, similarity.device)
+    plan = rotated_plan(similarity.steerer, (similarity.angle,), False, similarity.device)
     if plan is not None:
         return Operands(similarity.descriptions0, similarity.descriptions1, plan)
     matrix = similarity.steerer.matrix(similarity.angle).to(similarity.device, float_type(similarity.descriptions0))
@@ -125,7 +125,7 @@ def _(similarity: Steered) -> Operands | None:
 
 @operands.register
 def _(similarity: Rotated) -> Operands | None:
-    plan = rotated_plan(similarity.steerer, similarity.order, similarity.maximum, similarity.device)
+    plan = rotated_plan(similarity.steerer, similarity.angles, similarity.maximum, similarity.device)
     return None if plan is None else Operands(similarity.descriptions0, similarity.descriptions1, plan)
 
 

@@ -16,8 +16,9 @@ products of rows and columns become a score is the plan's mode:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, wraps
 from typing import Literal, TypeVarTuple
 from weakref import WeakKeyDictionary
@@ -25,8 +26,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from steerers.matching.similarity import wrapped
-from steerers.steering.representations import Group, Representation
+from steerers.matching.harmonics import in_opposites
+from steerers.matching.similarity import Angles, wrapped
+from steerers.steering.representations import Representation
 from steerers.steering.steerer import Steerer
 
 Key = TypeVarTuple("Key")
@@ -133,31 +135,22 @@ def _once(make: Callable[[Steerer, *Key], Plan | None]) -> Callable[[Steerer, *K
 
 
 @_once
-def rotated_plan(steerer: Steerer, order: int, maximum: bool, device: torch.device) -> Plan | None:
-    """The cosines after each rotation of C_order by a fixed steerer: the largest, or all as alternatives."""
-    angles = Group(order).angles()
-    matrices = [steerer.matrix(float(angle)).detach().double().cpu() for angle in angles]
-    rotations = tuple(angles.tolist())
-    paired = maximum and order % 2 == 0
-    split = _halves(matrices[order // 2]) if paired else None
+def rotated_plan(steerer: Steerer, angles: Angles, maximum: bool, device: torch.device) -> Plan | None:
+    """The cosines after each of some rotations by a fixed steerer: the largest, or all as alternatives."""
+    matrices = [steerer.matrix(angle).detach().double().cpu() for angle in angles]
+    paired = maximum and in_opposites(angles)
+    split = _halves(steerer.matrix(math.pi).detach().double().cpu()) if paired else None
     if paired and split is None:
         return None
     basis, parts = split or (torch.eye(steerer.dim, dtype=torch.float64), [list(range(steerer.dim))])
-    tried = matrices[: order // 2] if paired else matrices
+    tried = matrices[: len(angles) // 2] if paired else matrices
     rows = _terms([basis @ matrix for matrix in tried], parts, device)
     cols = _terms([basis], parts, device)
     if rows is None or cols is None:
         return None
     if paired:
-        return Plan("paired", rows, cols, len(tried), _padded(len(parts[0])), rotations)
-    return Plan("maximum", rows, cols, order if maximum else 1, rows.width, rotations if maximum else ())
-
-
-@_once
-def rotation_plan(steerer: Steerer, order: int, step: int, device: torch.device) -> Plan | None:
-    """The cosine after ``step`` times the smallest rotation of C_order."""
-    plan = rotated_plan(steerer, order, False, device)
-    return None if plan is None else replace(plan, rows=plan.rows.select(step, step + 1))
+        return Plan("paired", rows, cols, len(tried), _padded(len(parts[0])), angles)
+    return Plan("maximum", rows, cols, len(angles) if maximum else 1, rows.width, angles if maximum else ())
 
 
 @_once

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -67,10 +69,15 @@ def peak_memory(call: Callable[[], Any], device: torch.device) -> int:
 
 
 def _peak_cpu_memory(call: Callable[[], Any]) -> int:
-    """From the allocator's own events, which PyTorch's profiler records in its trace."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
+    """From the allocator's own events, which PyTorch's profiler records in its trace: those of this thread, so that it
+    has to do all the work."""
+    activities, threads = [torch.profiler.ProfilerActivity.CPU], torch.get_num_threads()
     with _quiet_profiler(), torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
-        call()
+        torch.set_num_threads(1)
+        try:
+            call()
+        finally:
+            torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
@@ -101,3 +108,18 @@ def now(device: torch.device) -> float:
     elif device.type == "mps":
         torch.mps.synchronize()
     return time.perf_counter()
+
+
+_BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(100_000): pass"
+
+
+@contextmanager
+def busy_neighbours(count: int) -> Iterator[None]:
+    """So many processes beside this one, each of which keeps a core busy, as other programs of a user do."""
+    others = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()

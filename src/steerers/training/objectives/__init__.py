@@ -1,7 +1,8 @@
 """What can be trained, as modules from a batch of pairs to the terms of a loss.
 
 - :mod:`.descriptions`: the paper's objective over keypoints of a frozen detector, in Settings A, B and C.
-- :mod:`.keypoints`: rotation-consistent keypoints without a descriptor.
+- :mod:`.keypoints`: rotation-consistent keypoints without a descriptor, from photographs.
+- :mod:`.dedode_keypoints`: the same from depth and points of reconstructions, as DeDoDe's authors train them.
 - :mod:`.joint`: keypoints and descriptions of one network, for the embedded model.
 
 A term is a sum with its count, so that several processes can divide by the count of all of them.
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from steerers.datasets.pairs import PairBatch
-from steerers.models.base import Descriptor, Detector
+from steerers.models.base import Descriptor, Detector, Extractor
 from steerers.steering.steerer import Steerer
 
 
@@ -53,6 +54,10 @@ class Objective(ABC, nn.Module):
     @abstractmethod
     def networks(self) -> Mapping[str, nn.Module]:
         """What is trained, by the names under which learning rates are given and weights are saved."""
+
+    def extractor(self) -> Extractor | None:
+        """What finds and describes keypoints as it was trained to; ``None`` where nothing is described."""
+        return None
 
     def trained(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Every parameter that is trained, by its full name."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -13,8 +14,7 @@ from torch import Tensor, nn
 
 from steerers.datasets.pairs import PairBatch, check_options, correspondences
 from steerers.features import Keypoints
-from steerers.models.base import Descriptor, Detector
-from steerers.models.sampling import stack_points
+from steerers.models.base import Combined, Descriptor, Detector, Extractor
 from steerers.steering.steerer import Steerer
 from steerers.training.objectives import Measures, Objective, Real, Term, Terms
 
@@ -122,7 +122,7 @@ def _rotations_with_the_image(steerer: Steerer) -> bool:
 
 
 class DescriptorObjective(Objective):
-    """The paper's objective (6) over keypoints of a frozen detector.
+    """The paper's objective (10) over keypoints of a frozen detector.
 
     Setting A freezes the descriptor (in evaluation mode) and trains the steerer; B trains both; C trains the descriptor
     for a fixed steerer, or for none: with both views rotated alike, that is the model with the dagger (appendix B.1).
@@ -161,6 +161,9 @@ class DescriptorObjective(Objective):
         descriptor = {} if self.setting == "A" else {"descriptor": self.descriptor}
         return {**descriptor, **self.matcher.networks()}
 
+    def extractor(self) -> Extractor:
+        return Combined(self._frozen[0], self.descriptor)
+
     def forward(self, batch: PairBatch, progress: float) -> Terms:
         nll, _ = self.matcher.terms(self._describe(batch))
         return {"nll": nll}
@@ -170,27 +173,57 @@ class DescriptorObjective(Objective):
         return self.matcher.measure(self._describe(batch))
 
     def _describe(self, batch: PairBatch) -> Described:
-        """Both views go through the network at once, as in the original: its batch statistics are those of both."""
+        """Both views go through the network at once, as in the original: its batch statistics are those of both.
+
+        A frozen descriptor is given all that the detector says of its keypoints. Where that is more than their places,
+        points that are known to correspond are left out, of which no more than that is known.
+        """
         images, masks = torch.cat([batch.images0, batch.images1]), torch.cat([batch.masks0, batch.masks1])
         found, real = detect_frozen(self._frozen[0], images, self.options.num_keypoints, masks)
-        (found0, found1), (filled0, filled1) = found.chunk(2), real.chunk(2)
-        xy0, real0 = with_anchors(found0, filled0, batch, 0)
-        xy1, real1 = with_anchors(found1, filled1, batch, 1)
+        (xy0, xy1), (real0, real1) = torch.stack([one.xy for one in found]).chunk(2), real.chunk(2)
+        framed = found[0].scales is not None or found[0].orientations is not None
+        if self.setting != "A" or not framed:
+            xy0, real0 = with_anchors(xy0, real0, batch, 0)
+            xy1, real1 = with_anchors(xy1, real1, batch, 1)
+            found = [Keypoints(xy, xy.new_ones(len(xy))) for xy in torch.cat([xy0, xy1])]
         matches = correspondences(xy0, xy1, batch.warp, self.options.radius, real0, real1)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.setting != "A"):
-            points = [Keypoints(xy, xy.new_ones(len(xy))) for xy in torch.cat([xy0, xy1])]
-            first, second = torch.stack(self.descriptor.describe(images, points)).chunk(2)
+        with self._frozen_mode(images.device):
+            first, second = torch.stack(self.descriptor.describe(images, found)).chunk(2)
         return Described(first, second, batch.angles, matches, (real0, real1))
+
+    @contextlib.contextmanager
+    def _frozen_mode(self, device: torch.device) -> Iterator[None]:
+        """In Setting A without gradients, and not in half precision."""
+        if self.setting != "A":
+            yield
+            return
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            yield
 
 
 @torch.no_grad()
-def detect_frozen(detector: Detector, images: Tensor, num_keypoints: int, masks: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, N, 2) keypoints of a frozen detector, and (B, N) bool which of them are real; not in half precision."""
+def detect_frozen(
+    detector: Detector, images: Tensor, num_keypoints: int, masks: Tensor
+) -> tuple[list[Keypoints], Tensor]:
+    """Keypoints of a frozen detector, filled up to N of every image, and (B, N) bool which of them are real.
+
+    Not in half precision.
+    """
     with torch.autocast(images.device.type, enabled=False):
         found = detector.detect(images, num_keypoints=num_keypoints, masks=masks)
-    xy = stack_points(found, images.device)
-    lengths = torch.tensor([len(keypoints) for keypoints in found], device=xy.device)
-    return xy, torch.arange(xy.shape[1], device=xy.device) < lengths[:, None]
+    count = max(1, *map(len, found))
+    lengths = torch.tensor([len(keypoints) for keypoints in found], device=images.device)
+    return [_filled(one, count, images.device) for one in found], torch.arange(count).to(lengths) < lengths[:, None]
+
+
+def _filled(keypoints: Keypoints, count: int, device: torch.device) -> Keypoints:
+    """Keypoints with others after them that mean nothing, but can be described."""
+
+    def more(values: Tensor | None, value: float) -> Tensor | None:
+        return None if values is None else F.pad(values.to(device), (0, count - len(keypoints)), value=value)
+
+    xy = F.pad(keypoints.xy.to(device), (0, 0, 0, count - len(keypoints)))
+    return Keypoints(xy, xy.new_ones(count), more(keypoints.scales, 1.0), more(keypoints.orientations, 0.0))
 
 
 def with_anchors(xy: Tensor, real: Tensor, batch: PairBatch, side: int) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from steerers.datasets.pairs import PairBatch, correspondences
+from steerers.models.base import Extractor
 from steerers.models.compact import Compact, FeatureMaps
 from steerers.models.sampling import choose_keypoints
 from steerers.steering.steerer import Steerer
@@ -34,11 +35,19 @@ class JointObjective(Objective):
         self, network: Compact, steerer: Steerer | None, matching: MatchingOptions, keypoints: KeypointOptions
     ) -> None:
         super().__init__()
+        if keypoints.prior == "sfm":
+            raise ValueError(
+                "setting 'joint' trains keypoints from photographs: keypoints.prior is 'corners' or 'none', not 'sfm', "
+                "which is DeDoDe's objective for a detector alone"
+            )
         self.network, self.steerer, self.matching, self.keypoints = network, steerer, matching, keypoints
         self.matcher = Matcher(steerer, matching)
 
     def networks(self) -> Mapping[str, nn.Module]:
         return {"network": self.network, **self.matcher.networks()}
+
+    def extractor(self) -> Extractor:
+        return self.network
 
     def forward(self, batch: PairBatch, progress: float) -> Terms:
         batch = without_margin(batch, self.keypoints.margin)
@@ -52,7 +61,9 @@ class JointObjective(Objective):
                 if self.keypoints.reprojection > 0:
                     terms |= reprojection_terms(xy0, xy1, batch, (real0, real1), self.keypoints)
             pairs = self._describe(maps, xy0.detach(), xy1.detach(), (real0, real1), batch, True)
-            terms["nll"], probabilities = self.matcher.terms(pairs)
+            nll, probabilities = self.matcher.terms(pairs)
+            # Where a keypoint is NaN, so is the loss: its backward pass would crash, and the loop does not begin it.
+            terms["nll"] = nll._replace(total=nll.total + 0.0 * (xy0.detach().sum() + xy1.detach().sum()))
             if self.keypoints.reliability > 0:
                 found = (xy0.detach(), xy1.detach())
                 reward = _reward((logits0, logits1), found, pairs.matches, probabilities)

@@ -1,10 +1,13 @@
-"""Rotation-consistent keypoints without a descriptor: both views choose together what the keypoints are."""
+"""Rotation-consistent keypoints without a descriptor: both views choose together what the keypoints are.
+
+The objective here is this package's own, for photographs; DeDoDe's is in :mod:`.dedode_keypoints`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -16,30 +19,35 @@ from steerers.geometry import to_normalised
 from steerers.models.base import LogitDetector
 from steerers.models.sampling import KeypointSampling, choose_keypoints
 from steerers.training.objectives import Measures, Objective, Real, Term, Terms
+from steerers.training.objectives.dedode_keypoints import DedodeOptions, dedode_terms
 
 
 @dataclass(frozen=True)
 class KeypointOptions:
     """The detector's objective.
 
-    Both views' log-probabilities and a prior are added; their best pixels are the targets, whose cross entropy in both
-    views is minimised. With the prior ``sfm`` (points of the reconstruction, which stay), ``suppress=1`` and a
-    matchability this is DeDoDe's objective (Edstedt et al., 3DV 2024). With ``corners`` (Shi and Tomasi's, which fade)
-    and ``suppress`` it needs nothing but photographs: DeDoDe v2's suppressed targets (Edstedt et al., CVPRW 2024)
-    bootstrapped by corners, with the reprojection of sub-pixel keypoints as in ALIKE (Zhao et al., 2022).
+    With ``corners`` and ``none`` as prior it is this package's own and needs nothing but photographs. Both views'
+    log-probabilities and the prior are added; their best pixels are the targets, whose cross entropy in both views is
+    minimised. Corners (Shi and Tomasi's) start it and fade, near targets are suppressed as in DeDoDe v2 (Edstedt et
+    al., CVPRW 2024), and sub-pixel keypoints are pulled together as in ALIKE (Zhao et al., 2022).
+
+    With ``sfm``, points of the reconstruction, it is DeDoDe's (:mod:`.dedode_keypoints`), whose options are in
+    ``dedode``; of those here only ``num_keypoints`` and ``radius`` apply then.
 
     Attributes:
         area: pixels of the common part for each target.
         most: targets a pair.
         suppress: side of the window in which only the best pixel may be a target.
-        prior_weight: of the prior's logarithm (corners) or value (sfm).
+        prior_weight: of the logarithm of the corners.
         prior_until: fraction of the run after which ``corners`` has faded.
         reprojection: weight of the distance between keypoints that should be one.
-        matchability: weight of DeDoDe's second term: keypoints are spread as the common part is.
         reliability: weight of the reward of keypoints whose descriptions match well, where both are trained together:
             the probability of the match less its mean, as in DISK (Tyszkiewicz et al., 2020).
         margin: pixels from the edge of a photograph within which nothing is a keypoint: that both views show the edge
             makes it repeatable, but it is not part of the scene.
+        num_keypoints: of a detector, in each view: those whose repeatability is measured, and that are pulled together.
+        radius: in pixels, within which a keypoint is repeated.
+        dedode: for the prior ``sfm`` alone.
     """
 
     area: float = 220.0
@@ -49,17 +57,28 @@ class KeypointOptions:
     prior_weight: float = 1.0
     prior_until: float = 0.4
     reprojection: float = 0.2
-    matchability: float = 0.0
     reliability: float = 0.0
     margin: int = 0
     num_keypoints: int = 512
     radius: float = 3.0
+    dedode: DedodeOptions = field(default_factory=DedodeOptions)
 
     def __post_init__(self) -> None:
-        weights = ("prior_weight", "reprojection", "matchability", "reliability")
+        weights = ("prior_weight", "reprojection", "reliability")
         check_options(self, "be odd and positive (1 is off)", lambda value: value > 0 and value % 2 == 1, "suppress")
         check_options(self, "be positive", lambda value: value > 0, "area", "most", "num_keypoints", "radius")
         check_options(self, "not be negative", lambda value: value >= 0, "margin", *weights)
+        if self.prior != "sfm" and self.dedode != DedodeOptions():
+            raise ValueError(f"dedode is DeDoDe's objective, of prior 'sfm': it does not apply to {self.prior!r}")
+        changed = [name for name in _OURS if getattr(self, name) != getattr(KeypointOptions, name)]
+        if self.prior == "sfm" and changed:
+            raise ValueError(
+                f"{', '.join(changed)} {'does' if len(changed) == 1 else 'do'} not apply to DeDoDe's objective (prior "
+                "'sfm'): it has dedode.targets, dedode.splat and dedode.matchability"
+            )
+
+
+_OURS = ("area", "most", "suppress", "prior_weight", "prior_until", "reprojection", "reliability", "margin")
 
 
 def without_margin(batch: PairBatch, margin: int) -> PairBatch:
@@ -73,19 +92,11 @@ def without_margin(batch: PairBatch, margin: int) -> PairBatch:
     return replace(batch, masks0=masks0, masks1=masks1)
 
 
-def _warp_all(batch: PairBatch, side: int) -> tuple[Tensor, Tensor]:
-    """(B, H * W, 2) where all pixels of a view go, and (B, H, W) whether they are of the photograph and seen there."""
-    masks, others = (batch.masks1, batch.masks0) if side else (batch.masks0, batch.masks1)
-    grid = pixel_grid(len(batch), masks.shape[1], masks.shape[2], masks.device)
-    moved, seen = batch.warp.backward(grid) if side else batch.warp.forward(grid)
-    return moved, (seen & covered(others, moved)).view_as(masks) & masks
-
-
 def keypoint_terms(
     logits0: Tensor, logits1: Tensor, batch: PairBatch, options: KeypointOptions, progress: float
 ) -> Terms:
     """Cross entropy of both views' keypoints to the targets that they choose together."""
-    (moved0, seen0), (_, seen1) = _warp_all(batch, 0), _warp_all(batch, 1)
+    (moved0, seen0), (_, seen1) = (batch.warp_pixels(side) for side in (0, 1))
     # What one view alone sees is not judged; what lies outside of a photograph is never a keypoint.
     log0 = logits0.float() - _log_sum(logits0, seen0 | ~batch.masks0)
     log1 = logits1.float() - _log_sum(logits1, seen1 | ~batch.masks1)
@@ -99,10 +110,7 @@ def keypoint_terms(
     real = real & seen
     each = look_up(log0, xy.float()) + look_up(log1, there)
     total = -torch.where(real, each, 0.0).sum() + 0.0 * (logits0.sum() + logits1.sum())
-    terms = {"keypoints": Term(total, real.sum().to(total))}
-    if options.matchability > 0:
-        terms["matchability"] = _matchability((log0, log1), (seen0, seen1), options.matchability)
-    return terms
+    return {"keypoints": Term(total, real.sum().to(total))}
 
 
 def _log_sum(logits: Tensor, counted: Tensor) -> Tensor:
@@ -113,48 +121,11 @@ def _log_sum(logits: Tensor, counted: Tensor) -> Tensor:
 
 def _priors(batch: PairBatch, options: KeypointOptions, progress: float) -> tuple[Tensor, Tensor]:
     """What is added to the log-probabilities of both views."""
-    if options.prior == "sfm":
-        points = batch.anchors if batch.detections is None else batch.detections
-        if points is None:
-            raise ValueError("the prior 'sfm' needs points of a reconstruction: use COLMAP, or MegaDepth's detections")
-        weight = options.prior_weight
-        return weight * splat(points[0], batch.masks0), weight * splat(points[1], batch.masks1)
     weight = options.prior_weight * max(0.0, 1 - progress / max(options.prior_until, 1e-9))
     if options.prior == "none" or weight == 0:
         return torch.zeros(()).to(batch.images0), torch.zeros(()).to(batch.images1)
     corners0, corners1 = (corner_response(images) for images in (batch.images0, batch.images1))
     return weight * (corners0 + 1e-6).log(), weight * (corners1 + 1e-6).log()
-
-
-def splat(points: Tensor, masks: Tensor) -> Tensor:
-    """(B, H, W) map of (B, K, 2) points, NaN where there are fewer: one each, blurred by half a pixel."""
-    height, width = masks.shape[1:]
-    nearest = points.nan_to_num(nan=-1.0).round().long()
-    inside = (nearest >= 0).all(dim=2) & (nearest[..., 0] < width) & (nearest[..., 1] < height)
-    flat = (nearest[..., 1] * width + nearest[..., 0]).clamp(0, height * width - 1)
-    maps = torch.zeros(masks.shape, device=masks.device).flatten(1)
-    maps = maps.scatter_reduce(1, flat, inside.float(), "amax").view(-1, 1, height, width)
-    taps = torch.arange(-2.0, 3.0, device=maps.device)
-    taps = (-0.5 * (taps / 0.5) ** 2).exp()
-    kernel = (taps[:, None] * taps).view(1, 1, 5, 5)
-    return F.conv2d(maps, kernel, padding=2)[:, 0]
-
-
-def _matchability(logs: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], weight: float) -> Term:
-    """Divergence of the smoothed distribution of keypoints from that of the common part, summed over pairs."""
-    total = logs[0].new_zeros(())
-    for log, own in zip(logs, seen, strict=True):
-        keypoints, common = _smooth(log.masked_fill(~own, -math.inf).exp()), _smooth(own.float())
-        keypoints = keypoints / keypoints.sum(dim=(1, 2), keepdim=True).clamp(min=1e-9)
-        common = common / common.sum(dim=(1, 2), keepdim=True).clamp(min=1e-9)
-        total = total + (common * ((common + 1e-12).log() - (keypoints + 1e-12).log())).sum()
-    return Term(total, total.new_full((), 2 * len(logs[0])), weight)
-
-
-def _smooth(maps: Tensor, taps: int = 51) -> Tensor:
-    kernel = torch.linspace(-2, 2, taps, device=maps.device).square().neg().exp()
-    maps = F.conv2d(maps[:, None], kernel.view(1, 1, 1, -1), padding=(0, taps // 2))
-    return F.conv2d(maps, kernel.view(1, 1, -1, 1), padding=(taps // 2, 0))[:, 0]
 
 
 def reprojection_terms(xy0: Tensor, xy1: Tensor, batch: PairBatch, real: Real, options: KeypointOptions) -> Terms:
@@ -190,6 +161,8 @@ class DetectorObjective(Objective):
         batch = without_margin(batch, self.options.margin)
         logits0, logits1 = self._logits(batch)
         with torch.autocast(logits0.device.type, enabled=False):
+            if self.options.prior == "sfm":
+                return dedode_terms(logits0, logits1, batch, self.options.dedode)
             terms = keypoint_terms(logits0, logits1, batch, self.options, progress)
             if self.options.reprojection > 0:
                 xy0, xy1, real = self._detect(logits0, logits1, batch)
@@ -201,10 +174,15 @@ class DetectorObjective(Objective):
         batch = without_margin(batch, self.options.margin)
         logits0, logits1 = self._logits(batch)
         with torch.autocast(logits0.device.type, enabled=False):
-            nll = keypoint_terms(logits0, logits1, batch, self.options, 1.0)["keypoints"]
+            if self.options.prior == "sfm":
+                joint = dedode_terms(logits0, logits1, batch, self.options.dedode)["keypoints"]
+                nll = (float(joint.total), 2.0 * len(batch))  # of an image, whatever the size of the batch
+            else:
+                term = keypoint_terms(logits0, logits1, batch, self.options, 1.0)["keypoints"]
+                nll = (float(term.total), float(term.count))
             xy0, xy1, real = self._detect(logits0, logits1, batch)
             found = repeatability(xy0, xy1, batch, real, self.options.radius)
-        return {"nll": (float(nll.total), float(nll.count)), "repeatability": found}
+        return {"nll": nll, "repeatability": found}
 
     def _detect(self, logits0: Tensor, logits1: Tensor, batch: PairBatch) -> tuple[Tensor, Tensor, Real]:
         xy0, _, real0 = choose_keypoints(logits0, self.options.num_keypoints, batch.masks0, self.sampling)
@@ -219,13 +197,6 @@ class DetectorObjective(Objective):
 
 
 # Maps and points ------------------------------------------------------------------------------------------------------
-
-
-def pixel_grid(batch: int, height: int, width: int, device: torch.device) -> Tensor:
-    """(B, H * W, 2) float32 (x, y) of every pixel."""
-    xs, ys = torch.arange(width, device=device), torch.arange(height, device=device)
-    grid = torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1).float()
-    return grid.view(1, -1, 2).expand(batch, -1, -1)
 
 
 def look_up(maps: Tensor, xy: Tensor) -> Tensor:
