@@ -19,7 +19,7 @@ from matching import reference
 from matching.reference import planted
 from steerers.features import Features, Keypoints
 from steerers.geometry import rotate_image, transform_points
-from steerers.images.load import load_image, to_uint8
+from steerers.images.load import Image, ImageSource, load_image, to_uint8
 from steerers.matching.strategies import NAMES, DualSoftmax
 from steerers.models.zoo import Model
 
@@ -158,8 +158,36 @@ def test_sources_agree(tmp_path: Path) -> None:
     matcher = steerers.load(num_keypoints=100)
     tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
     expected = matcher.extract(path)
-    for source in (str(path), PIL.Image.open(path), pixels, tensor, tensor.float() / 255, matcher.load_image(path)):
+    sources: list[ImageSource | Image] = [str(path), path.read_bytes(), path.open("rb"), PIL.Image.open(path)]
+    sources += [pixels, tensor, tensor.float() / 255, tensor[None], matcher.load_image(path)]
+    for source in sources:
         assert torch.equal(matcher.extract(source).keypoints, expected.keypoints)
+    assert len(matcher(path.read_bytes(), path.open("rb"))) == 100
+
+
+def test_what_is_printed_of_them_is_one_line() -> None:
+    matcher = steerers.load("upright-sift", num_keypoints=50, max_size=200)
+    m = matcher(ASTRONAUT, ASTRONAUT)
+    assert (
+        repr(matcher) == "Pipeline(upright-sift, max-matches, 50 keypoints, images of at most 200 pixels a side, cpu)"
+    )
+    assert repr(m) == "Matches(50 matches, rotated by 0.0 degrees, upright-sift, max-matches)"
+    assert repr(m.features0) == "Features(50 keypoints of an image of 512 x 512, 128 dimensions, upright-sift)"
+    bare = steerers.Matches(m.keypoints0, m.keypoints1, m.scores, m.indices)
+    assert repr(bare) == "Matches(50 matches)"
+
+
+def test_half_precision_on_a_cpu_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for precision, said in (
+        ("float32", ""),
+        ("bfloat16", "INFO bfloat16 is fast"),
+        ("float16", "WARNING float16 is for"),
+    ):
+        caplog.clear()
+        steerers.load(precision=precision)
+        assert " ".join(f"{record.levelname} {record.getMessage()}" for record in caplog.records).startswith(said)
+        assert bool(caplog.records) == bool(said)
 
 
 def test_keypoints_are_stored_pixels_after_resizing() -> None:
@@ -462,6 +490,21 @@ def test_a_list_of_images_is_what_its_images_are(model: str, batch: int | None) 
     assert len(found) == len(images)
     for image, features in zip(images, found, strict=True):
         assert_same_features(features, matcher.extract(image))
+
+
+def test_a_tensor_of_several_images_is_a_batch() -> None:
+    matcher = steerers.load(num_keypoints=50, max_size=160)
+    images = torch.stack([load_image(path, max_size=160).tensor[:, :120, :120] for path in (ASTRONAUT, *HOUSE)])
+    masks = torch.zeros(3, 120, 120, dtype=torch.bool)
+    masks[:, :60] = True
+    for features, image in zip(matcher.extract(images), images, strict=True):
+        assert_same_features(features, matcher.extract(image))
+    for features, image in zip(matcher.extract(images, mask=masks), images, strict=True):
+        assert_same_features(features, matcher.extract(image, mask=masks[0]))
+    assert matcher.extract(images[:0]) == []
+    assert_same_features(matcher.extract(images[:1]), matcher.extract(images[0]))
+    with pytest.raises(ValueError, match=r"got \(3, 3, 120, 120\); of several images a Pipeline extracts the features"):
+        matcher(images, images)
 
 
 def test_masks_of_a_list_of_images() -> None:

@@ -1,19 +1,34 @@
-"""What commands ask and show: options as data, the types of their values, exit codes and progress bars."""
+"""What commands ask and show: options as data, the types of their values, exit codes, lines and progress bars.
+
+All that the package has to say goes through the logger ``steerers``: notes (``INFO``), details (``DEBUG``) and
+warnings, and through its child ``steerers.output`` what a command prints. A program that imports the package sees what
+its own handlers let through; the command line shows notes and output by :func:`shown`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Self, TextIO, TypeVar
+
+from steerers._choices import PRECISIONS
 
 BAD_INPUT, INTERRUPTED = 2, 130
 """Exit codes."""
+STANDARD = Path("-")
+"""Standard output, or input, where a file is named."""
 EVERY, SOON = 60.0, 2.0  # seconds: between the plain lines of long work, and what is too short for them
 T = TypeVar("T")
+_LOGGER = logging.getLogger("steerers")
+OUTPUT = logging.getLogger("steerers.output")
+"""What commands print."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +67,21 @@ def flag(names: str, help: str) -> Option:
     return Option(names, help, action="store_true")
 
 
-PRECISION = Option(
-    "--precision", "float32, or bfloat16 or float16 for DeDoDe and compact (default: %(default)s)", default="float32"
-)
+def one_of(what: str, known: Sequence[str]) -> Callable[[str], str]:
+    """The type of a value that is one of some names; ``what`` they name, for the message."""
+
+    def check(text: str) -> str:
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"unknown {what} {text!r}; use one of {', '.join(known)}")
+        return text
+
+    return check
+
+
+def precision(default: str = PRECISIONS[0]) -> Option:
+    """That of networks."""
+    about = f"{', '.join(PRECISIONS)}; for DeDoDe and compact, the last two on a GPU (default: %(default)s)"
+    return Option("--precision", about, one_of("precision", PRECISIONS), "NAME", default)
 
 
 def positive(text: str) -> int:
@@ -81,27 +108,90 @@ def names(text: str) -> list[str]:
     return found
 
 
-def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
-    """The items behind a progress bar that appears after two seconds, or without one where tqdm is missing."""
+# Showing --------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def shown(level: int, output: TextIO) -> Iterator[None]:
+    """While a command runs, show what is said: output on a stream, all else from ``level`` up on standard error.
+
+    From ``logging.ERROR`` up there is neither output nor a progress bar.
+    """
+    handlers = ((OUTPUT, _Lines(output)), (_LOGGER, _Lines(sys.stderr)))
+    before = _LOGGER.level
+    _LOGGER.setLevel(level)
+    OUTPUT.propagate = False
+    for logger, handler in handlers:
+        logger.addHandler(handler)
     try:
-        from tqdm import tqdm
-    except ImportError:
-        return items
-    shown: Iterable[T] = tqdm(items, desc=what, total=total, delay=2, leave=False, file=sys.stderr, disable=None)
-    return shown
+        yield
+    finally:
+        for logger, handler in handlers:
+            logger.removeHandler(handler)
+        OUTPUT.propagate = True
+        _LOGGER.setLevel(before)
 
 
-def tell(text: str) -> None:
-    """A line on standard error, at once; of the processes that ``torchrun`` started, the first alone speaks."""
+class _Lines(logging.Handler):
+    """Lines without ornament, even if a file name in them cannot be written in the encoding of the stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"{'warning: ' if record.levelno == logging.WARNING else ''}{record.getMessage()}"
+        try:
+            print(text, file=self.stream)
+        except UnicodeEncodeError:
+            print(text.encode("ascii", "backslashreplace").decode(), file=self.stream)
+
+
+def tell(text: str, level: int = logging.INFO) -> None:
+    """Log a line; of the processes that ``torchrun`` started, the first alone speaks."""
     if _speaks():
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        _LOGGER.log(level, text)
+
+
+class Bar:
+    """A progress bar on standard error, if that is a terminal, for work that takes over two seconds.
+
+    Args:
+        what: is being done.
+        look: what tqdm takes, such as ``total`` and ``unit``.
+    """
+
+    def __init__(self, what: str, **look: Any) -> None:
+        self._bar = _bar(what, delay=SOON, **look)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def update(self, count: int = 1, what: str | None = None) -> None:
+        """So much more is done; ``what`` comes next."""
+        if self._bar is not None:
+            if what is not None:
+                self._bar.set_description(what, refresh=False)
+            self._bar.update(count)
+
+
+def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+    """The items behind a progress bar."""
+    length = len(items) if total is None and isinstance(items, Sized) else total
+    with Bar(what, total=length) as bar:
+        for item in items:
+            yield item
+            bar.update()
 
 
 class Progress:
-    """How far long work is, from its first moment on, on standard error.
+    """How far long work is, from its first moment on.
 
-    On a terminal it is tqdm's bar. A log gets plain lines instead, as does a terminal where tqdm is missing: what is
+    On a terminal it is tqdm's bar. A log gets notes instead, as does a terminal where tqdm is missing: what is
     begun, and then how it goes, after the first item and once a minute; of what is done soon, the first alone.
 
     Attributes:
@@ -115,7 +205,7 @@ class Progress:
 
     def __init__(self, what: str, total: int, unit: str, *, done: int = 0) -> None:
         self.total, self.unit, self.done, self._begun, self.note = total, unit, done, done, ""
-        self._bar = _bar(what, total, unit, done)
+        self._bar = _bar(what, total=total, initial=done, unit=unit)
         self._told, self._since = time.monotonic(), done  # of the last line
         if self._bar is None and total > done:
             tell(what)
@@ -157,15 +247,15 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86_400:.0f} days"
 
 
-def _bar(what: str, total: int, unit: str, done: int) -> Any:
-    """tqdm's bar; ``None`` without it, without a terminal, and in every process but the first."""
-    if not sys.stderr.isatty() or not _speaks():
+def _bar(what: str, **look: Any) -> Any:
+    """tqdm's bar; ``None`` without it or a terminal, where it shall be quiet, and in every process but the first."""
+    if not sys.stderr.isatty() or not _LOGGER.isEnabledFor(logging.WARNING) or not _speaks():
         return None
     try:
         from tqdm import tqdm
     except ImportError:
         return None
-    return tqdm(desc=what, total=total, initial=done, unit=unit, leave=False, file=sys.stderr)
+    return tqdm(desc=what, leave=False, file=sys.stderr, **look)
 
 
 def _speaks() -> bool:

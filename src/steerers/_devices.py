@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import platform
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def parse_device(device: str | torch.device) -> torch.device:
     """A device that is there, or a ValueError that says why not."""
+    import torch
+
     try:
         parsed = torch.device(device)
     except RuntimeError:
@@ -27,5 +31,7 @@ def parse_device(device: str | torch.device) -> torch.device:
 def device_name(device: torch.device) -> str:
     """The name of a GPU, or of the kind of CPU."""
     if device.type == "cuda":
+        import torch
+
         return torch.cuda.get_device_name(device)
     return f"{device.type.upper()} {platform.machine()}"

@@ -68,6 +68,12 @@ def writing(path: StrPath) -> Iterator[None]:
         _raise_named(error, path)
 
 
+def write_text(path: Path, content: str) -> None:
+    """Write a text file whole or not at all."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
+
+
 def _raise_named(error: Exception, path: StrPath, temporary: Path | None = None) -> NoReturn:
     """Raise an error in writing ``path``, for now under a ``temporary`` name, as one that gives the path."""
     code, reason, shown = None, "", os.fspath(path)

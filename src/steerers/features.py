@@ -7,6 +7,7 @@ them to stored pixels when it makes :class:`Features`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -78,6 +79,15 @@ class Keypoints:
         """In memory of their own."""
         return self.select(torch.arange(len(self), device=self.xy.device))
 
+    @staticmethod
+    def join(parts: Sequence[Keypoints]) -> Keypoints:
+        """The keypoints of several records of one image, one after the other; they have what all of them have."""
+        fields: dict[str, Any] = {}
+        for name in ("xy", "scores", "scales", "orientations"):
+            values = [getattr(part, name) for part in parts]
+            fields[name] = None if any(value is None for value in values) else torch.cat(values)
+        return Keypoints(**fields)
+
     def select(self, index: Tensor) -> Keypoints:
         """The keypoints at ``index``, an index or boolean tensor."""
         return Keypoints(
@@ -124,6 +134,12 @@ class Features:
     def __len__(self) -> int:
         return int(self.keypoints.shape[0])
 
+    def __repr__(self) -> str:
+        count, dim = self.descriptions.shape
+        width, height = self.image_size
+        told = (f"{count} keypoints of an image of {width} x {height}", f"{dim} dimensions", self.model)
+        return f"Features({', '.join(filter(None, told))})"
+
     def to(self, device: torch.device | str) -> Features:
         """The same features on ``device``."""
         keypoints, descriptions, scores = (x.to(device) for x in (self.keypoints, self.descriptions, self.scores))
@@ -153,6 +169,11 @@ class Matches:
 
     def __len__(self) -> int:
         return int(self.scores.shape[0])
+
+    def __repr__(self) -> str:
+        told = [f"{len(self)} matches"]
+        told += [] if self.angle is None else [f"rotated by {self.angle:.1f} degrees"]
+        return f"Matches({', '.join([*told, *filter(None, (self.model, self.strategy))])})"
 
     def homography(
         self, threshold: float = 3.0, *, confidence: float = 0.9999, max_iterations: int = 10_000, seed: int = 0

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import overload
+from typing import Literal, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from steerers._choices import DEFAULT_MODEL, MAX_SIZE, NUM_KEYPOINTS, TTA, Exif, Resize
 from steerers._devices import parse_device
 from steerers._files import StrPath
 from steerers._parallel import alone, idle_cores, spread
 from steerers.features import Features, Matches
 from steerers.geometry import rotate_image, rotate_squashed, rotation_of, transform_points, wrap_degrees
-from steerers.images.load import Exif, Image, ImageSource, Resize, check_resize, load_image
+from steerers.images.load import Image, ImageSource, check_resize, load_image
 from steerers.images.read_ahead import put_together, read_images
 from steerers.matching.assignment import Assignment, number_of_most_matches
 from steerers.matching.strategies import (
     STRATEGIES,
-    TTA,
     DualSoftmax,
     PrototypeProcrustes,
     SoftmaxStrategy,
@@ -31,13 +33,14 @@ from steerers.matching.strategies import (
     make_strategy,
 )
 from steerers.models import zoo
-from steerers.models.base import NUM_KEYPOINTS
 from steerers.models.sampling import KeypointSampling
-from steerers.models.zoo import DEFAULT_MODEL, Model
+from steerers.models.tiles import check_tile, tiled
+from steerers.models.zoo import Model
 from steerers.steering.representations import Group, Order
 from steerers.steering.steerer import Steerer
 
-MAX_SIZE = 1024
+logger = logging.getLogger(__name__)
+
 BATCH_ON_GPU = 4
 MAX_AUGMENTATIONS = 360
 """Most rotations of an image that test-time augmentation describes: it keeps the descriptions of all of them."""
@@ -74,6 +77,11 @@ class Pipeline:
         if self.model.steerer is not None:
             self.model.steerer.to(self.device)
 
+    def __repr__(self) -> str:
+        size = "any size" if self.max_size is None else f"at most {self.max_size} pixels a side"
+        how = f"{self.model.name}, {self.strategy_name}, {self.num_keypoints} keypoints"
+        return f"Pipeline({how}, images of {size}, {self.device})"
+
     def __call__(
         self,
         image0: ImageSource | Image,
@@ -85,7 +93,8 @@ class Pipeline:
         """Match two images.
 
         Args:
-            image0: a path, PIL image, RGB array or (3, H, W) tensor; ``image1`` likewise.
+            image0: a path, bytes, open file, PIL image, RGB array or (3, H, W) tensor; ``image1`` likewise; see
+                :func:`~steerers.images.load.load_image`.
             mask0: where keypoints of image 0 are allowed (not zero), of the size of the stored image; ``mask1``.
         """
         first, second = self.load_image(image0, mask0), self.load_image(image1, mask1)
@@ -135,15 +144,17 @@ class Pipeline:
     ) -> Features | list[Features]:
         """Keypoints and descriptions of an image, to be matched with :meth:`match` as often as needed.
 
-        Of a list or tuple of images, those of all, in order. They are read by threads while the network is at work,
-        and those of equal size go through it together.
+        Of a list or tuple of images, or a (B, 3, H, W) tensor of several, those of all, in order. They are read by
+        threads while the network is at work, and those of equal size go through it together.
 
         Args:
-            mask: where keypoints are allowed; for a list of images a list as long, with None where they are
-                everywhere.
+            mask: where keypoints are allowed; for several images a list as long, with None where they are everywhere,
+                or with a tensor of images a (B, H, W) one.
             batch: of a list of images, how many of the same size go through the network at once; by default 4 on a GPU
                 and 1 elsewhere. It takes memory, and changes descriptions by no more than rounding does.
         """
+        if isinstance(image, Tensor) and image.ndim == 4 and len(image) != 1:
+            image, mask = list(image), list(mask) if isinstance(mask, Tensor) else mask
         if not isinstance(image, (list, tuple)):
             if batch is not None:
                 raise ValueError(f"batch goes with a list of images; got {batch!r} with a single one")
@@ -178,7 +189,10 @@ class Pipeline:
             if features.model and features.model != self.model.name:
                 raise ValueError(f"features of model {features.model!r} cannot be matched by {self.model.name!r}")
         first, second = features0.to(self.device), features1.to(self.device)
-        return self._to_matches(self.strategy.match(first.descriptions, second.descriptions), first, second)
+        start = time.perf_counter()
+        matches = self._to_matches(self.strategy.match(first.descriptions, second.descriptions), first, second)
+        logger.debug("%r in %.3f s", matches, time.perf_counter() - start)
+        return matches
 
     def match_rotated(self, rotated0: Sequence[Features], features1: Features) -> Matches:
         """Test-time augmentation: match what :meth:`extract_rotated` gave of the first image at each of
@@ -222,6 +236,7 @@ class Pipeline:
     @torch.no_grad()
     def _features(self, images: Sequence[Image], back: Tensor | None = None) -> list[Features]:
         """The features of images of one kind; ``back`` is the map from pixels of their tensors to what they were."""
+        start = time.perf_counter()
         tensors = torch.stack([image.tensor.to(self.device, non_blocking=True) for image in images])
         masks = [image.mask.to(self.device) for image in images if image.mask is not None]
         extracted = self.model.extractor.extract(
@@ -240,6 +255,7 @@ class Pipeline:
                     orientation=image.orientation,
                 )
             )
+        logger.debug("%s in %.3f s", ", ".join(map(repr, features)), time.perf_counter() - start)
         return features
 
     def _to_matches(self, found: Assignment, features0: Features, features1: Features) -> Matches:
@@ -270,13 +286,14 @@ def load(
     order: Order = "default",
     angles: Sequence[float] | None = None,
     num_keypoints: int = NUM_KEYPOINTS,
-    max_size: int | None = MAX_SIZE,
+    max_size: int | Literal["default"] | None = "default",
     exif: Exif = "ignore",
     device: str | torch.device = "cpu",
     precision: str = "float32",
     sampling: KeypointSampling | None = None,
     fast: bool = True,
     resize: Resize = "fit",
+    tile: int | None = None,
     **options: object,
 ) -> Pipeline:
     """A matcher by the name of its model.
@@ -291,10 +308,12 @@ def load(
         weights: files of weights that lie elsewhere than in the cache, told apart by their names; where the model needs
             one file, any name will do. What is in neither place is downloaded.
         strategy: how to match, see :data:`steerers.matching.strategies.NAMES`; by default what suits the model.
-        order: how many rotations a strategy tries; by default what the steerer has (8 for SO(2)).
+        order: how many rotations a strategy tries; by default what suits the model (16 for ``compact``), and with a
+            strategy or steerer of your choice what the steerer has (8 for SO(2)).
         angles: the rotations that it tries instead, in degrees, such as ``[0, 90, 180]``.
         num_keypoints: most keypoints an image.
-        max_size: images are shrunk so that no side is longer; ``None`` keeps their size.
+        max_size: images are shrunk so that no side is longer, by default than 1024 pixels; ``None``, and with ``tile``
+            the default, keeps their size.
         resize: ``"squash"`` makes every image a square of ``max_size`` pixels a side, as the paper does with 784; by
             default shapes are kept, and rotations stay rotations.
         exif: ``"apply"`` rotates photographs upright by their EXIF orientation before matching; keypoints stay those of
@@ -304,15 +323,22 @@ def load(
         sampling: how DeDoDe's detectors choose keypoints: coverage, non-maximum suppression, sub-pixel, border.
         fast: run those networks in a form for inference, which finds the same in less time; ``False`` gives the plain
             modules, to train, export or take apart.
-        options: of the strategy: ``inverse_temperature``, ``threshold``, ``tile``, ``subset_size``, ``seed``,
-            ``prototype``, ``ratio``; the first two by default as they suit the model.
+        tile: the network sees larger images in tiles of so many pixels a side, which overlap, and of all the best
+            keypoints are kept: as in one pass, with the memory of a tile; see :mod:`steerers.models.tiles`.
+        options: of the strategy: ``inverse_temperature``, ``threshold``, ``subset_size``, ``seed``, ``prototype``,
+            ``ratio``; the first two by default as they suit the model.
     """
     checked = parse_device(device)
+    if max_size == "default":
+        max_size = MAX_SIZE if tile is None else None
     check_resize(resize, max_size)  # before any download
+    check_tile(tile)
     if strategy is not None:
         check_name(strategy)
     model = zoo.build(name, detector=detector, steerer=steerer, weights=weights)
     model = zoo.configure(model, precision, sampling, fast=fast, device=checked)
+    if tile is not None:
+        model = replace(model, extractor=tiled(model.extractor, tile))
     chosen = strategy or model.strategy
     if strategy is None and order == "default" and angles is None:
         order = model.order
@@ -326,6 +352,16 @@ def load(
     if chosen == PrototypeProcrustes.name and model.prototype is not None:
         options.setdefault("prototype", model.prototype)
     made = make_strategy(chosen, model.steerer, order=order, **options)
+    logger.debug(
+        "model %s on %s in %s, %d threads; strategy %s, order %s, %s",
+        model.name,
+        checked,
+        precision,
+        torch.get_num_threads(),
+        strategy or model.strategy,
+        tta or getattr(made, "order", "none"),
+        ", ".join(f"{option} {value}" for option, value in options.items()) or "no options",
+    )
     return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta, resize)
 
 

@@ -17,7 +17,8 @@ from benchmarks.dots import DOTS, SIZE, Stub, dots, draw, make_run, table_rows
 from steerers.benchmarks import homographies, report
 from steerers.benchmarks.homographies import LAYOUTS, OXFORD, HomographyEstimator, HomographyPair, list_pairs
 from steerers.benchmarks.metrics import apply
-from steerers.benchmarks.predict import ROTATIONS, Rotation, ViewSettings, hash_pairs, rotate_pairs
+from steerers.benchmarks.offers import ROTATIONS, Rotation
+from steerers.benchmarks.predict import ViewSettings, hash_pairs, rotate_pairs
 from steerers.benchmarks.runs import Run
 from steerers.geometry import rotation_about_centre
 
@@ -303,15 +304,15 @@ def test_report_holds_what_a_reader_needs(data: Path) -> None:
     assert quarter["rows"][0]["by_sequence"]["seq"]["num_pairs"] == 3 * COUNT
     text = whole.to_markdown()
     assert "### quarter: second image rotated by 90, 180 and 270 degrees, on a canvas that holds it whole\n" in text
-    assert "| stub | procrustes | grow | 100.0 | 100.0 | 100.0 | 100.0 | 100.0 | 12 | 0.0° | 0 of 6 |" in text
+    assert "| stub | procrustes | grow | 100.0 | 100.0 | 100.0 | 100.0 | 100.0 | 12 | 12 | 0.0° | 0 of 6 |" in text
     assert "USAC_MAGSAC, 3 px" in text
 
 
 def test_the_runner_imports_where_little_is_installed() -> None:
     code = (
         "import sys; sys.modules |= dict.fromkeys(('tqdm', 'cv2', 'safetensors', 'poselib', 'h5py')); "
-        "from steerers.benchmarks import homographies, metrics, predict, report, roto, two_view; "
-        "print(len(predict.ROTATIONS))"
+        "from steerers.benchmarks import homographies, metrics, offers, predict, report, roto, two_view; "
+        "print(len(offers.ROTATIONS))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "7", done.stderr

@@ -18,10 +18,8 @@ from torch import Tensor
 from benchmarks.dots import IMAGES, SIZE, Stub, assert_same, draw_collection, make_run, predict_all
 from helpers import detect_image
 from steerers.benchmarks import predict, speed
+from steerers.benchmarks.offers import CANVASES, ROTATIONS, Canvas
 from steerers.benchmarks.predict import (
-    CANVASES,
-    ROTATIONS,
-    Canvas,
     Pair,
     Recent,
     View,
@@ -397,8 +395,7 @@ def test_masked_corners(pairs: list[Pair], rotation: int, masked: bool) -> None:
 
 def test_without_tqdm_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    items = [1, 2]
-    assert predict.progress(items, "counting") is items
+    assert list(predict.progress([1, 2], "counting")) == [1, 2]
 
 
 # Pairs ----------------------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def test_report(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     evaluation = ROTO_360.run([make_run()], list_pairs(data))
     paper = {"": [{"descriptor": "RELF", "precision": {"3": 0.9, "5": 0.91, "10": 0.93}}]}
     monkeypatch.setattr(report, "_paper", lambda: json.dumps({"roto-360": paper}))
-    whole = ROTO_360.make_report([evaluation], {}, views=ViewSettings(roto.MAX_SIZE), paper=True)
+    whole = ROTO_360.make_report([evaluation], {}, views=ViewSettings(3000), paper=True)
     text = whole.to_markdown()
     assert "### Roto-360\n" in text
     assert "| stub | procrustes | 100.0 | 100.0 | 100.0 | 12 | 12 | 0.0° | 0 of 6 |" in text

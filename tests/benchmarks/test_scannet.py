@@ -14,7 +14,7 @@ import pytest
 from benchmarks.cameras import K, camera, project, rotation, world
 from benchmarks.dots import DOTS, SIZE, Stub, draw, make_run, table_rows
 from helpers import assert_refused, run_command
-from steerers.benchmarks.predict import Rotation
+from steerers.benchmarks.offers import Rotation
 from steerers.benchmarks.scannet import HELP, SCANNET, list_scannet, measure_pair, pose_path, read_pose
 from steerers.benchmarks.two_view import PoseEstimator
 from terrain import make_prediction

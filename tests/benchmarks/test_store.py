@@ -212,24 +212,24 @@ DAMAGES = [truncate, flip_a_byte_of_the_scores, drop_the_scores, drop_a_match, f
 
 @pytest.mark.parametrize("damage", [*DAMAGES, another_configuration])
 def test_a_damaged_file_is_removed_and_its_pair_matched_again(
-    pairs: list[Pair], tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
+    pairs: list[Pair], tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
 ) -> None:
     stub = Stub()
     (expected,) = predict_or_load([make_run(stub)], pairs, cache=tmp_path)
     (folder,) = tmp_path.iterdir()
     broken, calls = folder / "00007.npz", stub._calls
     damage(broken)
-    capsys.readouterr()
+    caplog.set_level("INFO")
     (found,) = predict_or_load([make_run(stub)], pairs, cache=tmp_path)
     assert stub._calls == calls + 2
     for one, other in zip(found.pairs, expected.pairs, strict=True):
         assert_same(one, other)
-    said = capsys.readouterr().err
+    (said,) = caplog.messages
     assert said.startswith(f"{broken}: not a file of predictions, or damaged (")
-    assert said.endswith("); removed, and matched again\n")
-    assert said.count("\n") == 1
+    assert said.endswith("); removed, and matched again")
+    caplog.clear()
     predict_or_load([make_run(stub)], pairs, cache=tmp_path)
-    assert capsys.readouterr().err == f"matched before, taken from {tmp_path}: stub\n"
+    assert caplog.messages == [f"matched before, taken from {tmp_path}: stub"]
     assert stub._calls == calls + 2
 
 

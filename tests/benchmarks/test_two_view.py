@@ -14,7 +14,8 @@ from benchmarks.cameras import K, camera, project, rotation, world
 from benchmarks.dots import DOTS, SIZE, Stub, draw, make_run, table_rows
 from steerers import Matches
 from steerers.benchmarks import report, two_view
-from steerers.benchmarks.predict import ROTATIONS, Prediction, Rotation, ViewSettings
+from steerers.benchmarks.offers import ROTATIONS, Rotation
+from steerers.benchmarks.predict import Prediction, ViewSettings
 from steerers.benchmarks.two_view import (
     CAMERAS,
     MEGADEPTH,

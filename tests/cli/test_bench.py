@@ -205,7 +205,7 @@ def test_pipeline_of_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path
     [
         (["describe", "--size", "784"], "'784' is not a width and height such as 640x480"),
         (["describe", "--size", "0x5"], "'0x5' is not a width and height"),
-        (["describe", "--precision", "float8"], "unknown precision 'float8'; use float32, bfloat16, float16"),
+        (["describe", "--precision", "float8"], "unknown precision 'float8'; use one of float32, bfloat16, float16"),
         (["describe", "--models", ","], "--models names no model"),
         (["describe", "--models", "no-such"], "unknown model 'no-such'"),
         (["describe", "--models", "sift,orb", "--weights", "a.pth"], "--weights goes with one model"),

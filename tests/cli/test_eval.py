@@ -13,7 +13,10 @@ import pytest
 import torch
 
 from helpers import EXAMPLES, assert_refused, run_command
+from steerers._choices import DEFAULT_MODEL
+from steerers.benchmarks.offers import OFFERS
 from steerers.cli import main
+from steerers.cli.eval import benchmarks
 from steerers.geometry import rotation_about_centre, warp_image
 from steerers.images.load import load_image, to_uint8
 
@@ -39,6 +42,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             PIL.Image.fromarray(to_uint8(tensor)).save(sequence / images.format(k), lossless=True)
         np.savetxt(sequence / matrix, H.numpy())
     return made
+
+
+def test_every_offer_is_that_of_a_benchmark_and_the_default_model_comes_first() -> None:
+    known = benchmarks()
+    assert [(name, benchmark.offer) for name, benchmark in known.items()] == [(offer.name, offer) for offer in OFFERS]
+    for offer in OFFERS:
+        assert offer.models.split(",")[0] == DEFAULT_MODEL
 
 
 @pytest.mark.parametrize("benchmark", ["oxford", "hpatches"])
@@ -119,6 +129,26 @@ def test_a_plain_call_leaves_a_report_and_its_matches(
     assert "USAC_MAGSAC, 1 px" in (written / "report.md").read_text()
 
 
+def test_the_threshold_counts_inliers(folders: dict[str, Path]) -> None:
+    arguments = ["eval", "oxford", "--data", folders["oxford"], *QUICK, "--models", "orb", "--no-report", "--threshold"]
+    strict, loose = (run_command(*arguments, threshold).out for threshold in ("0.5", "5"))
+    column = strict.split("| model |")[1].split("\n")[0].split("|").index(" inliers ")
+    few, many = (float(table.split("| orb |")[1].split("|")[column]) for table in (strict, loose))
+    assert 0 < few < many
+
+
+def test_reports_on_standard_output_are_alone_there(folders: dict[str, Path]) -> None:
+    arguments = ["eval", "oxford", "--data", folders["oxford"], *QUICK, "--models", "orb", "--no-report"]
+    table = run_command(*arguments)
+    as_json, as_markdown = run_command(*arguments, "--json", "-"), run_command(*arguments, "--markdown", "-")
+    assert json.loads(as_json.out)["benchmark"] == "oxford"
+    assert as_markdown.out == table.out
+    for ran in (as_json, as_markdown):
+        assert ran.code == 0
+        assert ran.err.endswith(table.out)  # for people to see
+    assert_refused([*arguments, "--json", "-", "--markdown", "-"], "cannot write -: it is an input, or another output")
+
+
 def test_nothing_is_left_where_nothing_is_wanted(
     folders: dict[str, Path], elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,7 +166,7 @@ def test_without_matplotlib_the_report_is_written_all_the_same(
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     assert main(["eval", "oxford", "--data", str(folders["oxford"]), *QUICK, "--models", "orb"]) == 0
     notice, where = capsys.readouterr().err.splitlines()[-2:]
-    assert notice.startswith("the report has no plots, for want of matplotlib")
+    assert notice.startswith("warning: the report has no plots, for want of matplotlib")
     assert where.startswith("report: ")
     assert {path.name for path in (elsewhere / "reports" / "oxford").iterdir()} == {"report.json", "report.md"}
 

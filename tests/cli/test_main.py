@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import logging
 import os
 import re
 import shlex
@@ -15,14 +17,16 @@ import pytest
 import torch
 
 import steerers
-from helpers import EXAMPLES
-from steerers.cli import OUT_OF_MEMORY, main, make_parser
+from helpers import EXAMPLES, Ran, run_command
+from steerers.cli import OUT_OF_MEMORY, Parser, main, make_parser
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
 
 
 def commands(parser: argparse.ArgumentParser, *above: str) -> list[list[str]]:
     """Every command and subcommand, as typed."""
+    assert isinstance(parser, Parser)
+    parser.fill()
     found = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -131,7 +135,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def load(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("steerers.cli.match.load", load)
+    monkeypatch.setattr("steerers.pipeline.load", load)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +172,114 @@ def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch, error: type[Except
         main(["match", "a.jpg", "b.jpg"])
 
 
+# What is said, and where ----------------------------------------------------------------------------------------------
+
+PAIR = [EXAMPLES / "board_0.jpg", EXAMPLES / "board_1.jpg", "--model", "orb", "--max-size", "300"]
+
+
+def match(*options: str | Path) -> Ran:
+    """A match that works."""
+    ran = run_command("match", *PAIR, *options)
+    assert ran.code == 0
+    return ran
+
+
+def test_output_is_on_standard_output_and_nothing_else_is_said() -> None:
+    ran = match()
+    assert re.fullmatch(r"\d+ matches, \d+ inliers, .* \(orb, dual-softmax, .* s\)\n", ran.out)
+    assert ran.err == ""
+
+
+@pytest.mark.parametrize("option", ["--quiet", "-q"])
+def test_quiet(option: str, tmp_path: Path) -> None:
+    assert match(option, "--json", tmp_path / "a.json") == Ran(0, "", "")
+    assert json.loads((tmp_path / "a.json").read_text())["model"] == "orb"
+    assert run_command("match", "a.jpg", "b.jpg", option) == Ran(2, "", "steerers: no such image: a.jpg\n")
+
+
+def test_quiet_leaves_the_data_that_is_asked_for() -> None:
+    ran = match("--quiet", "--json", "-")
+    assert json.loads(ran.out)["model"] == "orb"
+    assert ran.err == ""
+
+
+def test_data_on_standard_output_is_alone_there() -> None:
+    ran = match("--json", "-")
+    assert json.loads(ran.out)["num_matches"] > 0
+    assert re.fullmatch(r"\d+ matches, .*\n", ran.err)
+    assert not Path("-").exists()
+
+
+def test_verbose_tells_what_is_read_and_chosen_on_standard_error() -> None:
+    ran = match("--verbose")
+    assert re.fullmatch(r"\d+ matches, .*\n", ran.out)
+    for told in (
+        f"image {EXAMPLES / 'board_0.jpg'}: 1024 x 768 pixels, shown at 300 x 225",
+        "model orb on cpu in float32",
+        "strategy dual-softmax",
+        "reading took",
+    ):
+        assert told in ran.err, told
+
+
+def test_what_the_command_line_shows_it_shows_while_it_runs_alone() -> None:
+    """A program that imports the package keeps its own logging."""
+    loggers = [logging.getLogger("steerers"), logging.getLogger("steerers.output")]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    match("--verbose")
+    run_command("match", "a.jpg", "b.jpg")
+    assert [(logger.handlers, logger.level, logger.propagate) for logger in loggers] == before
+
+
+def test_quiet_and_verbose_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "models", "--quiet", "--verbose")
+    assert code == 2
+    assert "--verbose: not allowed with argument -q/--quiet" in err
+
+
 # In a process of its own ----------------------------------------------------------------------------------------------
+
+
+WITHOUT_HEAVY_MODULES = """
+import contextlib, io, json, sys
+from steerers.cli import main
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "numpy", "cv2", "PIL", "safetensors", "tqdm", "matplotlib"):
+            raise RuntimeError(f"{name} is imported")
+
+sys.meta_path.insert(0, Refuse())
+for line, expected in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            main(line)
+        except SystemExit as stopped:
+            code = stopped.code
+    assert code == expected, (line, code)
+print("done")
+"""
+
+
+def test_help_and_usage_errors_wait_for_no_heavy_module() -> None:
+    """They come in a tenth of a second, not after the seconds that PyTorch takes to import."""
+    helps = [[*command, "--help"] for command in [[], *COMMANDS]]
+    wrong = [[*command, "--no-such-option"] for command in COMMANDS]
+    wrong += [
+        [],
+        ["no-such"],
+        ["match", "a.jpg"],
+        ["match", "a.jpg", "b.jpg", "--strategy", "no-such"],
+        ["match", "a.jpg", "b.jpg", "--order", "one"],
+        ["match", "a.jpg", "b.jpg", "--precision", "float8"],
+        ["eval", "no-such"],
+        ["eval", "oxford", "--data", "x", "--rotation", "no-such"],
+        ["eval", "equivariance", "--data", "x", "--angles", "1,1"],
+    ]
+    lines = [(line, 0) for line in [*helps, ["--version"]]] + [(line, 2) for line in wrong]
+    command = [sys.executable, "-c", WITHOUT_HEAVY_MODULES, json.dumps(lines)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("done\n", "")
 
 
 def run_writing_to(output: int, command: str) -> tuple[int, str]:

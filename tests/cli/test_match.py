@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import math
 import os
@@ -20,7 +21,7 @@ import pytest
 import torch
 from PIL.Image import Transpose
 
-from helpers import EXAMPLES, Ran, run_command
+from helpers import EXAMPLES, Ran, assert_refused, run_command
 from steerers.geometry import rotation_about_centre, transform_points
 from steerers.models.classical import UprightSift, c4_permutation
 from steerers.steering.steerer import Steerer
@@ -560,3 +561,58 @@ def test_process_works(files: Path, out: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"rotated by (89\.\d|90\.\d) degrees", done.stdout)
     assert sorted(os.listdir(out)) == ["m.jpg", "m.json"]
+
+
+# Standard input and output --------------------------------------------------------------------------------------------
+
+
+def give(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_image_from_standard_input(
+    matched: Matched, files: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    pair = [files / "good.png", files / "rotated_1.png"]
+    expected = matched(*pair, "--model", "upright-sift")
+    give(monkeypatch, pair[place].read_bytes())
+    pair[place] = Path("-")
+    found = matched(*pair, "--model", "upright-sift")
+    assert found["keypoints0"] == expected["keypoints0"]
+    assert found[f"image{place}"] == "-"
+
+
+def test_a_mask_from_standard_input(matched: Matched, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = io.BytesIO()
+    PIL.Image.fromarray(np.indices(SIZE[::-1])[1] < 100).save(mask, "png")
+    give(monkeypatch, mask.getvalue())
+    found = matched(files / "good.png", files / "rotated_1.png", "--model", "upright-sift", "--mask0", "-")
+    assert np.array(found["keypoints0"])[:, 0].max() < 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "message"),
+    [
+        (["-", "-"], b"", "standard input (-) can be read once: give it for one of the images and masks"),
+        (["-", "GOOD", "--mask0", "-"], b"", "standard input (-) can be read once"),
+        (["-", "GOOD"], b"", "cannot read image (bytes): the file is empty"),
+        (["-", "GOOD"], b"nothing", "cannot read image (bytes): it is not an image"),
+        (["GOOD", "GOOD", "--json", "-", "--out", "-"], b"", "cannot write -: it is an input, or another output"),
+    ],
+)
+def test_what_standard_streams_cannot_be(
+    files: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], content: bytes, message: str
+) -> None:
+    give(monkeypatch, content)
+    assert_refused(["match", *(word.replace("GOOD", str(files / "good.png")) for word in arguments)], message)
+
+
+def test_a_picture_and_json_on_standard_output(files: Path, tmp_path: Path) -> None:
+    """As bytes, with nothing else among them, and nothing written to a file that is called -."""
+    words = [sys.executable, "-m", "steerers", "match", "-", files / "rotated_1.png", "--model", "orb", "--out", "-"]
+    content = (files / "good.png").read_bytes()
+    done = subprocess.run(words, input=content, capture_output=True, check=True, cwd=tmp_path)
+    assert PIL.Image.open(io.BytesIO(done.stdout)).format == "PNG"
+    assert re.fullmatch(rb"\d+ matches, .*\s", done.stderr)
+    assert list(tmp_path.iterdir()) == []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+import logging
 import re
 import shutil
 import signal
@@ -21,8 +21,9 @@ import torch.distributed as dist
 from datasets.scenes import cameras_around, street, write_detections, write_megadepth
 from datasets.workspaces import write_scene
 from helpers import CONFIG_FOLDER, assert_refused, run_command, run_on_full_disk
+from steerers import _console
 from steerers._weights import load
-from steerers.cli import INTERRUPTED, Parser, train
+from steerers.cli import INTERRUPTED, make_parser
 from steerers.datasets.photos import PhotoStore
 from steerers.images.load import to_uint8
 from steerers.steering.steerer import Steerer
@@ -96,10 +97,9 @@ def config(workplace: Path) -> Path:
 
 def run(*words: object) -> int:
     """The command, as the whole command line would run it; bad input raises."""
-    parser = Parser(prog="steerers")
-    train.COMMAND.add_to(parser.add_subparsers(parser_class=Parser))
-    arguments: argparse.Namespace = parser.parse_args(["train", *map(str, words)])
-    return int(arguments.run(arguments))
+    arguments = make_parser().parse_args(["train", *map(str, words)])
+    with _console.shown(logging.INFO, sys.stdout):
+        return int(arguments.run(arguments))
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:

@@ -188,15 +188,16 @@ def many(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_few_broken_photographs_are_named_and_left_out(
-    many: Path, tmp_path: Path, cached: bool, capsys: pytest.CaptureFixture[str]
+    many: Path, tmp_path: Path, cached: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = tmp_path / "cache" if cached else None
     for _ in range(2):  # the second time from the cache
         store = PhotoStore.open(find_photos(many), cache=cache, max_broken=0.05)
         assert store.names == [f"{number:02}.png" for number in range(40) if number not in (7, 23)]
         assert [int(store[index][0, 0, 0]) for index in range(len(store))] == [int(name[:2]) for name in store.names]
-        told = capsys.readouterr().err
-        assert re.search(r"2 of 40 photographs cannot be used: .*07\.png: .*, .*23\.png: .*; left out\n", told)
+        (told,) = caplog.messages
+        caplog.clear()
+        assert re.search(r"2 of 40 photographs cannot be used: .*07\.png: .*, .*23\.png: .*; left out$", told)
     for strict in (0.0, 0.04):
         with pytest.raises(ValueError, match=r"07\.png"):
             PhotoStore.open(find_photos(many), cache=cache, max_broken=strict)
@@ -212,17 +213,18 @@ def test_too_many_broken_photographs_are_refused(many: Path, tmp_path: Path) -> 
     assert list(cache.iterdir()) == []
 
 
-def test_one_of_a_handful_may_be_broken_but_not_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_of_a_handful_may_be_broken_but_not_all(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / "b.png").write_bytes(b"no image")
     assert PhotoStore.open(find_photos(folder), max_broken=0.05).names == ["a.png", "c.PNG"]
-    assert "1 of 3 photographs cannot be used: cannot read image" in capsys.readouterr().err
+    assert "1 of 3 photographs cannot be used: cannot read image" in caplog.text
     with pytest.raises(ValueError, match=r"1 of 1 photographs cannot be used: .*b\.png.* and not all, may be broken"):
         PhotoStore.open([Photo(folder / "b.png")], max_broken=0.99)
 
 
-def test_reading_photographs_is_said_and_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reading_photographs_is_said_and_shown(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     PhotoStore.open(find_photos(folder))
-    assert capsys.readouterr().err == "reading photographs\n"
+    assert caplog.messages == ["reading photographs"]
 
 
 def test_who_interrupts_does_not_wait_for_all_photographs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,13 @@ import io
 import math
 import os
 import struct
+import sys
 import threading
 import warnings
 import zlib
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, BinaryIO
 
 import numpy as np
 import PIL.Image
@@ -22,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers import EXAMPLES
 from steerers.geometry import rotate_image, rotation, rotation_of, transform_points
 from steerers.images.decode import header_size
 from steerers.images.load import ImageError, Resize, load_image, make_picture, to_grey, to_uint8
@@ -389,6 +392,103 @@ def test_the_source_is_left_alone() -> None:
     assert picture.tobytes() == before[2].tobytes()
 
 
+@pytest.mark.parametrize("ending", ["jpg", "tif", "png"])
+def test_the_content_of_a_file_is_what_the_file_is(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a.{ending}"
+    PIL.Image.fromarray(dot_array()).convert("RGB").save(path, exif=with_orientation(6))
+    expected = load_image(path, max_size=30, exif="apply")
+    with path.open("rb") as file:
+        sources = [path.read_bytes(), file, io.BytesIO(path.read_bytes()), Pipe(path.read_bytes())]
+        for source in sources:
+            found = load_image(source, max_size=30, exif="apply")  # type: ignore[arg-type]
+            assert torch.equal(found.tensor, expected.tensor)
+            assert torch.equal(found.to_stored, expected.to_stored)
+            assert found.name == (str(path) if source is file else "")
+        with pytest.raises(ImageError, match=rf"cannot read image {path}: the file is empty, or was read before"):
+            load_image(file)
+
+
+class Pipe:
+    """What can be read once, and no more is known of it."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def read(self) -> bytes:
+        return self._content
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+def test_a_pipe_that_has_a_path(tmp_path: Path) -> None:
+    """As in ``steerers match <(curl ...) b.jpg``."""
+    os.mkfifo(tmp_path / "pipe")
+    content = io.BytesIO()
+    PIL.Image.fromarray(dot_array()).save(content, "png")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=[content.getvalue()])
+    writer.start()
+    found = load_image(tmp_path / "pipe")
+    writer.join()
+    assert torch.equal(found.tensor, load_image(dot_array()).tensor)
+
+
+def test_a_mask_may_be_the_content_of_a_file() -> None:
+    mask = io.BytesIO()
+    PIL.Image.fromarray(dot_array() > 100).save(mask, "png")
+    found = load_image(dot_array(), mask=mask.getvalue()).mask
+    assert found is not None
+    assert torch.equal(found, torch.from_numpy(dot_array() > 100))
+
+
+def heif(brand: str) -> bytes:
+    """What begins as such a file does; the picture in it is PNG."""
+    picture = io.BytesIO()
+    PIL.Image.fromarray(dot_array()).save(picture, "png")
+    return struct.pack(">I", 24) + b"ftyp" + brand.encode() + picture.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("brand", "message"),
+    [
+        ("heic", r'it is HEIC, which needs pillow-heif: pip install "steerers\[heif\]"'),
+        ("mif1", r'it is HEIC, which needs pillow-heif: pip install "steerers\[heif\]"'),
+        ("avif", "it is AVIF, which Pillow reads from 11.3 on: pip install --upgrade pillow"),
+        ("mp42", "it is not an image, or damaged, or in a format Pillow does not read"),
+    ],
+)
+def test_what_to_install_for_the_photographs_of_telephones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brand: str, message: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    monkeypatch.setattr(PIL.Image, "ID", [name for name in PIL.Image.ID if name != "AVIF"])  # as in an older Pillow
+    path = tmp_path / "a.heic"
+    path.write_bytes(heif(brand))
+    with pytest.raises(ImageError, match=f"cannot read image {path}: {message}"):
+        load_image(path)
+
+
+def test_photographs_of_telephones_are_read_by_pillow_heif(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is asked when one is met, and only then; another stands for it here."""
+    registered = []
+
+    class Stand(ModuleType):
+        @staticmethod
+        def register_heif_opener() -> None:
+            registered.append(True)
+            PIL.Image.register_open("HEIF", opened, lambda prefix: prefix[4:12] == b"ftypheic")
+
+    def opened(file: BinaryIO, _: str | bytes) -> PIL.Image.Image:
+        file.seek(12)
+        return PIL.Image.open(io.BytesIO(file.read()))
+
+    monkeypatch.setitem(sys.modules, "pillow_heif", Stand("pillow_heif"))
+    monkeypatch.setattr(PIL.Image, "ID", PIL.Image.ID[:])
+    monkeypatch.setattr(PIL.Image, "OPEN", dict(PIL.Image.OPEN))
+    load_image(EXAMPLES / "coffee.jpg", max_size=20)
+    assert not registered
+    assert torch.equal(load_image(heif("heic")).tensor, load_image(dot_array()).tensor)
+    assert registered == [True]
+
+
 def test_rounding_just_outside_the_range_is_clamped() -> None:
     tensor = load_image(torch.tensor([[[-1e-6, 1 + 1e-6]]])).tensor
     assert tensor.tolist() == [[[0.0, 1.0]]] * 3
@@ -409,16 +509,20 @@ def test_rounding_just_outside_the_range_is_clamped() -> None:
         (np.full((2, 3), np.nan), ValueError, "nan"),
         (torch.zeros(2, 3), ValueError, r"\(3, H, W\).*got \(2, 3\)"),
         (torch.zeros(4, 5, 3), ValueError, r"got \(4, 5, 3\)"),
-        (torch.zeros(1, 3, 5, 5), ValueError, "shape"),
+        (torch.zeros(2, 3, 5, 5), ValueError, r"shape \(3, H, W\).*got \(2, 3, 5, 5\); of several images .* extract"),
         (torch.zeros(3, 5, 5, dtype=torch.int32), TypeError, "uint8, or float.*int32"),
         (torch.full((3, 5, 5), 2.0), ValueError, "from 2 to 2"),
         (np.zeros((0, 3), np.uint8), ImageError, "no pixels: its size is 3 x 0"),
         (np.zeros((4, 0, 3)), ImageError, "no pixels"),
         (torch.zeros(3, 0, 4), ImageError, "no pixels"),
         (PIL.Image.new("RGB", (0, 3)), ImageError, "no pixels"),
-        (None, TypeError, "path, a Pillow image, a NumPy array or a torch tensor, got NoneType"),
+        (None, TypeError, "a path, bytes, a file opened in binary mode, a Pillow image, .* tensor, got NoneType"),
         ([[1, 2]], TypeError, "got list"),
-        (b"a.png", TypeError, "got bytes"),
+        (["a.png"], TypeError, "got list"),
+        (b"a.png", ImageError, r"cannot read image \(bytes\): it is not an image"),
+        (b"", ImageError, r"cannot read image \(bytes\): the file is empty$"),
+        (io.BytesIO(), ImageError, r"cannot read image \(a file\): the file is empty, or was read before"),
+        (io.StringIO("a.png"), TypeError, "must be opened in binary mode, got one that reads <class 'str'>"),
     ],
 )
 def test_bad_sources(source: Any, error: type[Exception], message: str) -> None:

@@ -159,12 +159,12 @@ def test_progress_bar_goes_to_stderr_when_slow(
 
     def impatient(**options: Any) -> Any:
         asked.update(options)
-        return bar(**{**options, "delay": 0})
+        return bar(**{**options, "delay": 0, "disable": False})
 
     monkeypatch.setattr("tqdm.tqdm", impatient)
     downloads.fetch(WeightFile("w.pth", (server.url("/w", Reply()),)))
     output, errors = capfd.readouterr()
-    assert (asked["delay"], asked["total"]) == (2, len(CONTENT))
+    assert (asked["delay"], asked["total"], asked["disable"]) == (2, len(CONTENT), None)
     assert output == ""
     assert "w.pth" in errors
 

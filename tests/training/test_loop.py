@@ -530,11 +530,12 @@ def test_minutes_are_positive(tmp_path: Path, minutes: float) -> None:
         numbers(config_of(steps=1), tmp_path, max_minutes=minutes)
 
 
-def test_a_run_says_from_its_first_step_how_long_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_says_from_its_first_step_how_long_it_takes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """In a log, by lines; though no step is logged."""
+    caplog.set_level("INFO")
     config = config_of(steps=50_000, log_every=1000, checkpoint_every=1)
     numbers(config, tmp_path, max_minutes=MOMENT)
-    told = capsys.readouterr().err.splitlines()
+    told = caplog.messages
     assert told[0] == "training"
     assert re.fullmatch(r"step 1 of 50,000, .* a step, about .* left", told[1])
     assert told[2:] == ["validating"]

@@ -257,16 +257,16 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     ids=["half", "list", "number", "stepless", "text", "bytes", "deep", "empty"],
 )
 def test_a_resumed_run_goes_on_with_what_is_whole_of_its_log(
-    tmp_path: Path, line: bytes, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, line: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(tmp_path, 0, 3)
     lines = (tmp_path / LOG).read_bytes().splitlines()
     (tmp_path / LOG).write_bytes(b"\n".join([lines[0], line, lines[2]]) + b"\n")
     with pytest.raises(ValueError, match=r"log\.jsonl: line 2 is damaged"):
         read_log(tmp_path)
-    capsys.readouterr()
     run(tmp_path, 3, 4)
-    assert re.search(r"log\.jsonl: line 2 is damaged \(.*\); 1 line is left out\n", capsys.readouterr().err)
+    (said,) = caplog.messages
+    assert re.search(r"log\.jsonl: line 2 is damaged \(.*\); 1 line is left out$", said)
     assert [entry["step"] for entry in read_log(tmp_path)] == [1, 3, 4, 4]
 
 
@@ -287,13 +287,12 @@ def cut(path: Path) -> object:
     ],
 )
 def test_a_damaged_spectrum_is_begun_anew(
-    tmp_path: Path, spoil: Callable[[Path], object], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, spoil: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     run(tmp_path, 0, 4)
     spoil(tmp_path / SPECTRUM)
-    capsys.readouterr()
     run(tmp_path, 4, 8)
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = caplog.messages
     assert re.search(
         r"spectrum\.npz: (a damaged spectrum|damaged|it has no|it holds).*; eigenvalues are recorded anew from step 4",
         line,

@@ -97,13 +97,13 @@ def test_fewer_rotations_and_wrong_ones() -> None:
     found = similarity_maps(SIFT, STEERER, image, keypoint(75, 52), image, order=2, step=20)
     assert found.angles.tolist() == pytest.approx([0, math.pi])
     with pytest.raises(ValueError, match="C8 is not a subgroup of C4"):
-        similarity_maps(SIFT, STEERER, image, keypoint(75, 52), image, order=8)
+        similarity_maps(SIFT, STEERER, image, keypoint(75, 52), image, order=8, step=20)
 
 
 def test_nothing_to_describe() -> None:
     flat = torch.full((3, 60, 60), 0.4)
     with pytest.raises(ValueError, match=r"flat around \(30, 20\)"):
-        similarity_maps(SIFT, STEERER, flat, keypoint(30, 20), flat)
+        similarity_maps(SIFT, STEERER, flat, keypoint(30, 20), flat, step=4)
 
 
 # The picture ----------------------------------------------------------------------------------------------------------

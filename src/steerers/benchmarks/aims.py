@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from steerers._console import Option
+from steerers.benchmarks import offers
 from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, by_sequence
 from steerers.benchmarks.homographies import HomographyEstimator
 from steerers.benchmarks.metrics import PrecisionRecall, mean, precision_recall
@@ -229,28 +229,7 @@ def _plot(result: AimsResult, group: str, path: Path) -> None:
 
 
 AIMS = PairBenchmark(
-    name="aims",
-    help="which satellite images show an astronaut's photograph (AIMS)",
-    about="Retrieval of satellite images for photographs by astronauts: average precision, by the number of inliers of "
-    "the homography of each pair, for photographs with North up, all others and all.",
-    example="""\
-  steerers eval aims --data aims --models dedode-b-so2-spread@dedode-l-so2,upright-sift-so2,sift --report out
-
-manifest.csv in the folder lists the pairs, paths from its folder, positive 1 if both show the same place:
-  query,candidate,positive,split
-  photos/ISS052-E-8329.jpg,tiles/13_2804_4286.jpg,1,north-up
-  photos/ISS052-E-8329.jpg,tiles/13_2806_4286.jpg,0,north-up
-  photos/ISS056-E-6047.jpg,tiles/14_10052_14788.jpg,1,others
-""",
-    data="the folder that holds manifest.csv (see below) and the images",
-    num_keypoints=10_000,
-    max_size=None,
-    short_side=576,
-    paper=("aims", ""),
-    own_options=(
-        Option("--manifest", "the manifest (default: manifest.csv in DIR)", Path, "FILE"),
-        Option("--threshold", "of the estimator's inliers (default: %(default)s)", float, "PX", 5.0),
-    ),
+    offer=offers.AIMS,
     list_pairs=lambda arguments: read_manifest(arguments.manifest or arguments.data / MANIFEST),
     options=paper_estimator(),
     read_options=lambda arguments: paper_estimator(arguments.threshold, arguments.seed),

@@ -23,17 +23,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from steerers._console import Option, Options, names, progress
+from steerers._console import progress
+from steerers.benchmarks.offers import CANVASES, ROTATIONS, Canvas, Offer, Rotation
 from steerers.benchmarks.predict import (
-    CANVASES,
-    ROTATIONS,
     AnyPair,
-    Canvas,
     Observer,
     Pair,
     Prediction,
     Predictions,
-    Rotation,
     ViewSettings,
     are_rotated,
     hash_pairs,
@@ -50,7 +47,7 @@ from steerers.benchmarks.report import (
     paper_rows,
     text,
 )
-from steerers.benchmarks.runs import MAX_SIZE, Run, describe_matching, load_runs
+from steerers.benchmarks.runs import Run, describe_matching, load_runs
 from steerers.benchmarks.store import predict_or_load
 from steerers.viz import plots
 
@@ -59,7 +56,6 @@ if TYPE_CHECKING:
 
 COSTS = "s/image is extraction, images/pair how often it runs, s/pair matching."
 """What the columns of costs mean, for a report's description."""
-SEQUENCES = Option("--sequences", "names of the sequences (default: all)", names, "LIST")
 AnyOutcome = TypeVar("AnyOutcome", bound="DataclassInstance")
 """What a benchmark measures of one pair."""
 AnyOptions = TypeVar("AnyOptions")
@@ -68,41 +64,19 @@ AnyOptions = TypeVar("AnyOptions")
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark(ABC):
-    """A benchmark as ``steerers eval`` offers it.
+    """A benchmark: what ``steerers eval`` offers, and what it does.
 
     Attributes:
-        help: one line, for the list of benchmarks.
-        about: what its own help says first.
-        example: at least one line ``  steerers eval NAME ...``.
-        data: what ``--data`` is; ``None`` if the benchmark needs none.
-        models: the default of ``--models``; so are ``num_keypoints``, ``max_size`` and ``short_side`` those of their
-            options, and ``None`` leaves an option out.
-        seed: whether it draws anything itself; strategies have seeds of their own.
-        paper: the experiment of the paper and its variant, whose rows ``--no-paper`` hides.
-        keeps_matches: whether it has matches to keep, so that there are options for where.
-        rotations: the default of ``--rotation``, with commas between; ``None`` leaves it out.
-        canvas: the default of ``--canvas``; ``None`` leaves it and ``--mask-corners`` out: images are rotated by whole
-            quarter turns, or not at all.
-        own_options: those that no other benchmark has.
         instead: what the command does instead where an option says so, and the line that it prints.
     """
 
-    name: str
-    help: str
-    about: str
-    example: str
-    data: str | None
-    models: str = "upright-sift,sift,orb"
-    num_keypoints: int = 2048
-    max_size: int | None = MAX_SIZE
-    short_side: int | None = None
-    seed: bool = True
-    paper: tuple[str, str] | None = None
-    keeps_matches: bool = False
-    rotations: str | None = None
-    canvas: Canvas | None = None
-    own_options: Options = ()
+    offer: Offer
     instead: Callable[[argparse.Namespace], str | None] = lambda arguments: None
+
+    @property
+    def name(self) -> str:
+        """As users type it."""
+        return self.offer.name
 
     @abstractmethod
     def evaluate(self, arguments: argparse.Namespace, device: torch.device) -> Report:
@@ -214,7 +188,6 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, AnyOptions]):
         comparable: whether the data is what the paper's rows are of.
     """
 
-    keeps_matches: bool = True
     list_pairs: Callable[[argparse.Namespace], list[AnyPair]]
     options: AnyOptions
     read_options: Callable[[argparse.Namespace], AnyOptions]
@@ -242,12 +215,12 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, AnyOptions]):
         pairs = self.list_pairs(arguments)
         runs = self.load_runs(arguments, device)
         made = environment(device)
-        rotations = [self.rotation] if self.rotations is None else arguments.rotation
+        rotations = [self.rotation] if self.offer.rotations is None else arguments.rotation
         evaluations = [
             self.run(runs, pairs, rotation, options=options, views=views, cache=arguments.cache, made=made)
             for rotation in rotations
         ]
-        hidden = self.paper is None or arguments.no_paper or not self.comparable(options)
+        hidden = self.offer.paper is None or arguments.no_paper or not self.comparable(options)
         return self.make_report(evaluations, made, options=options, views=views, paper=not hidden)
 
     def run(
@@ -289,7 +262,7 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, AnyOptions]):
         """A table an evaluation, with a row and its pairs for each run, and the paper's rows below if wanted."""
         options, views = options or self.options, views or ViewSettings()
         result = Result(self.name, list(evaluations), options, views, has_paper=paper)
-        printed = paper_rows(*self.paper) if paper and self.paper is not None else []
+        printed = paper_rows(*self.offer.paper) if paper and self.offer.paper is not None else []
         tables = [self._make_table(found, options, views, printed) for found in evaluations]
         settings = {
             "num_keypoints": result.num_keypoints,
@@ -313,7 +286,7 @@ class PairBenchmark(Benchmark, Generic[AnyPair, AnyOutcome, AnyOptions]):
         title = f"{rotation}: {ROTATIONS[rotation]}" if self.title is None else self.title(options)
         rows = [self._make_row(pairs, row) for row in evaluation.rows]
         columns = self.columns
-        if self.canvas is not None and are_rotated(pairs):  # there is more than one way: title and rows say which
+        if self.offer.canvas is not None and are_rotated(pairs):  # there is more than one way: title and rows say which
             title += f", {CANVASES[views.canvas]}"
             rows = [{**row, "canvas": views.canvas} for row in rows]
             count = len(MODEL_COLUMNS)

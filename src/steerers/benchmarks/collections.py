@@ -20,8 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from steerers._console import Option, positive
-from steerers.benchmarks import metrics
+from steerers.benchmarks import metrics, offers
 from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, check_seed, check_threshold
 from steerers.benchmarks.predict import Pair, Prediction
 from steerers.benchmarks.report import (
@@ -344,37 +343,7 @@ def _read_options(arguments: argparse.Namespace) -> CollectionOptions:
 
 
 COLLECTIONS = PairBenchmark(
-    name="collections",
-    help="a folder of photographs without ground truth",
-    about="Pairs of photographs of one place, such as those of a drone, without ground truth: how many are verified by "
-    "geometry, their inliers and angles, and how well the angles agree around three images.",
-    example="""\
-  steerers eval collections --data flight --models upright-sift-so2,sift --neighbours 5 --report out
-  steerers eval collections --data flight --models upright-sift-so2,sift --gps 80 --geometry fundamental
-""",
-    data="the folder that holds the photographs",
-    own_options=(
-        (
-            Option(
-                "--neighbours",
-                "match each photograph with the K that follow it in the order of names (default: with all)",
-                positive,
-                "K",
-            ),
-            Option("--gps", "match those taken at most so far apart, by their EXIF positions", float, "METRES"),
-        ),
-        Option(
-            "--pairs",
-            "match at most N pairs, the nearest in the order of names, or on the ground with --gps",
-            positive,
-            "N",
-        ),
-        Option(
-            "--geometry", "what verifies a pair: homography or fundamental (default: %(default)s)", default="homography"
-        ),
-        Option("--min-inliers", "that a verified pair has (default: %(default)s)", positive, "N", 30),
-        Option("--threshold", "of inliers, pixels of the resized images (default: %(default)s)", float, "PX", 3.0),
-    ),
+    offer=offers.COLLECTIONS,
     list_pairs=lambda arguments: list_pairs(arguments.data, _read_options(arguments).selection),
     options=CollectionOptions(),
     read_options=_read_options,

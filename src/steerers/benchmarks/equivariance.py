@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steerers._console import Option, names, positive, progress
-from steerers.benchmarks import metrics
+from steerers._console import progress
+from steerers.benchmarks import metrics, offers
 from steerers.benchmarks.benchmark import Benchmark
 from steerers.benchmarks.report import Report, Table, TableRow, environment, number, percent, text
 from steerers.benchmarks.runs import Run, describe_steerer, hash_files
@@ -352,31 +352,4 @@ def _list_photos(folder: Path, wanted: int | None) -> list[Path]:
     return spread(find_images(folder), wanted)
 
 
-def _angles(text: str) -> tuple[float, ...]:
-    try:
-        return EquivarianceSettings(angles=tuple(map(float, names(text)))).angles
-    except ValueError:
-        message = f"{text!r} is not a list of different angles in degrees with commas between"
-        raise argparse.ArgumentTypeError(message) from None
-
-
-EQUIVARIANCE = _Equivariance(
-    name="equivariance",
-    help="how well a steerer steers",
-    about="Compare steered descriptions with those computed anew from rotated photographs: cosine and rank over "
-    "angles. And how far the cosines between two photographs change when both are rotated alike (Theorem 5.1).",
-    example="""\
-  steerers eval equivariance --data photographs --models upright-sift,disk-c4@upright-sift --report out
-  steerers eval equivariance --data photographs --models upright-sift-so2 --angles 0,15,30,45 --num-photos 20
-""",
-    data="a folder of photographs, any will do",
-    models="upright-sift,upright-sift-so2",
-    num_keypoints=512,
-    max_size=640,
-    seed=False,
-    own_options=(
-        Option("--angles", "degrees, with commas between (default: every 10)", _angles, "LIST"),
-        Option("--num-photos", "as many, spread over the folder (default: all)", positive, "N"),
-        Option("--margin", "between disc and border (default: %(default)g)", float, "PX", 16.0),
-    ),
-)
+EQUIVARIANCE = _Equivariance(offer=offers.EQUIVARIANCE)

@@ -21,17 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers._console import Option, flag
-from steerers.benchmarks import metrics
-from steerers.benchmarks.benchmark import (
-    COSTS,
-    SEQUENCES,
-    PairBenchmark,
-    Result,
-    check_seed,
-    check_threshold,
-    plot_errors,
-)
+from steerers.benchmarks import metrics, offers
+from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, check_seed, check_threshold, plot_errors
+from steerers.benchmarks.offers import Offer
 from steerers.benchmarks.predict import Pair, Prediction, View, choose
 from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, TableRow, failed_fraction, number, percent
 from steerers.datasets.photos import ENDINGS
@@ -283,8 +275,8 @@ HomographyResult = Result[HomographyPair, HomographyOutcome, HomographyEstimator
 def _describe(result: HomographyResult) -> str:
     return (
         f"{result.describe_views()} Homography by {result.options}; area under the curve of the mean corner error. "
-        f"Fractions in per cent; precision, matches and repeatability are means over pairs, the angle error is the "
-        f"median; {COSTS}"
+        f"Fractions in per cent; precision, matches, inliers and repeatability are means over pairs, the angle error "
+        f"is the median; {COSTS}"
     )
 
 
@@ -293,24 +285,10 @@ def _list_asked(layout: Layout, arguments: argparse.Namespace) -> list[Homograph
     return list_pairs(layout, arguments.data, arguments.sequences, skip=skip)
 
 
-def _benchmark(
-    layout: Layout, images: str, example: str, *more: Option
-) -> PairBenchmark[HomographyPair, HomographyOutcome, HomographyEstimator]:
+def _benchmark(offer: Offer) -> PairBenchmark[HomographyPair, HomographyOutcome, HomographyEstimator]:
     return PairBenchmark(
-        name=layout.name,
-        help=f"homographies on {images}",
-        about=f"Homography estimation on {images}, upright or rotated: area under the curve of the corner error, "
-        "precision of the matches, repeatability of the detector, error of the angle, and times.",
-        example=example,
-        data="the folder that holds the sequences",
-        rotations="upright",
-        canvas="grow",
-        own_options=(
-            SEQUENCES,
-            Option("--threshold", "of the estimator's inliers (default: %(default)s)", float, "PX", 3.0),
-            *more,
-        ),
-        list_pairs=partial(_list_asked, layout),
+        offer=offer,
+        list_pairs=partial(_list_asked, LAYOUTS[offer.name]),
         options=HomographyEstimator(),
         read_options=lambda arguments: HomographyEstimator(arguments.threshold, seed=arguments.seed),
         measure=measure_pair,
@@ -322,6 +300,7 @@ def _benchmark(
             percent(f"precision@{CORRECT_PIXELS:g}", "precision"),
             percent(f"repeatability@{CORRECT_PIXELS:g}", "repeatability"),
             number("matches", "num_matches"),
+            number("inliers", "num_inliers"),
             number("angle error", "angle_error_median", form="{:.1f}°"),
             failed_fraction(),
             *COST_COLUMNS,
@@ -338,17 +317,5 @@ def _benchmark(
     )
 
 
-OXFORD = _benchmark(
-    LAYOUTS["oxford"],
-    "the Oxford affine sequences",
-    "  steerers eval oxford --data oxford --models upright-sift,sift,orb --rotation fixed --report out\n",
-)
-HPATCHES = _benchmark(
-    LAYOUTS["hpatches"],
-    "the HPatches sequences",
-    """\
-  steerers eval hpatches --data hpatches-sequences-release --models upright-sift:max-matches,upright-sift:tta \\
-      --rotation upright,quarter,joint --no-cache
-""",
-    flag("--skip-large", "leave out the eight sequences that D2-Net and LoFTR leave out"),
-)
+OXFORD = _benchmark(offers.OXFORD)
+HPATCHES = _benchmark(offers.HPATCHES)

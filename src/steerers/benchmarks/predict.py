@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from steerers._console import progress
-from steerers.benchmarks.runs import MAX_SIZE, Run, sha256
+from steerers.benchmarks.offers import MAX_SIZE, ROTATIONS, Canvas, Rotation
+from steerers.benchmarks.runs import Run, sha256
 from steerers.benchmarks.speed import timed
 from steerers.features import Features, Matches
 from steerers.geometry import rotate_image, scaling, transform_points
@@ -49,23 +50,6 @@ Value = TypeVar("Value")
 
 
 # Pairs ----------------------------------------------------------------------------------------------------------------
-
-
-Rotation = Literal["upright", "fixed", "quarter", "all", "joint", "c4", "so2"]
-ROTATIONS: dict[Rotation, str] = {
-    "upright": "as stored",
-    "fixed": "second image of pair i rotated by (50 i + 40) mod 360 degrees",
-    "quarter": "second image rotated by 90, 180 and 270 degrees",
-    "all": "second image rotated by 0, 10, ..., 350 degrees",
-    "joint": "both images rotated by the same 90, 180 and 270 degrees",
-    "c4": "second image of pair i rotated by (i mod 4) 90 degrees",
-    "so2": "second image of pair i rotated by (i mod 36) 10 degrees",
-}
-Canvas = Literal["keep", "grow"]
-CANVASES: dict[Canvas, str] = {
-    "keep": "on a canvas of its own size, corners cut",
-    "grow": "on a canvas that holds it whole",
-}
 
 
 @dataclass(frozen=True)

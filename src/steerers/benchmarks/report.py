@@ -16,22 +16,25 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import logging
 import math
 import platform
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from steerers._devices import device_name
-from steerers._files import atomic_write
+from steerers._files import atomic_write, write_text
 from steerers._version import __version__
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
 
 TableRow = dict[str, Any]
 """Of a table: what JSON can hold, with a ``label``."""
@@ -210,7 +213,7 @@ class Report:
     def write(self, folder: Path) -> None:
         """Write report.json, report.md and the plots into a folder, which is made if need be.
 
-        Plots need matplotlib; where it is missing they are left out, and one line on standard error says so.
+        Plots need matplotlib; where it is missing they are left out, and a warning says so.
         """
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "report.json", dump(self.to_json()))
@@ -218,7 +221,7 @@ class Report:
 
     def _draw(self, folder: Path) -> list[str]:
         if self.plots and importlib.util.find_spec("matplotlib") is None:
-            sys.stderr.write('the report has no plots, for want of matplotlib: pip install "steerers[plots]"\n')
+            logger.warning('the report has no plots, for want of matplotlib: pip install "steerers[plots]"')
             return []
         for name, draw in self.plots.items():
             with atomic_write(folder / name) as temporary:
@@ -250,12 +253,6 @@ def finite(value: Any) -> Any:
 def dump(value: Any) -> str:
     """JSON as it is written to files."""
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
-
-
-def write_text(path: Path, content: str) -> None:
-    """Write a file whole or not at all."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
 
 
 # The paper's rows -----------------------------------------------------------------------------------------------------
@@ -294,6 +291,8 @@ def _paper() -> str:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Versions, commit and device."""
+    import torch
+
     return {
         "steerers": __version__,
         "commit": commit(),

@@ -25,12 +25,15 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from steerers._console import Option, names, positive, progress
+from steerers._console import progress
 from steerers._files import parse_json
 from steerers._version import __version__
-from steerers.benchmarks import metrics
+from steerers.benchmarks import metrics, offers
 from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, by_sequence
 from steerers.benchmarks.homographies import HomographyPair, read_homography, true_homography
+from steerers.benchmarks.offers import ROTO_LIKE as LIKE
+from steerers.benchmarks.offers import ROTO_ORIGINAL as ORIGINAL
+from steerers.benchmarks.offers import ROTO_SCENES
 from steerers.benchmarks.predict import Prediction, choose
 from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, TableRow, dump, failed_fraction, number, percent
 from steerers.datasets.photos import ENDINGS, find_images
@@ -38,14 +41,10 @@ from steerers.geometry import rotate_image
 from steerers.images.load import load_image, to_uint8
 from steerers.viz import plots
 
-ORIGINAL, LIKE = "Roto-360", "Roto-360-like"
 MARKER = "roto-360-like.json"
 """The file that made data carries."""
 ANGLES = range(0, 360, 10)
-SCENES = 10
 PIXELS = (3.0, 5.0, 10.0)
-MAX_SIZE = 3000
-"""Longest side; RELF halves what is larger."""
 HELP = (
     "get the Roto-360 zip that the README of https://github.com/bluedream1121/RELF links, and give --data the folder "
     "that holds the scenes: SCENE/1_rot0.jpg, SCENE/1_rot10.jpg, SCENE/1_rot10.txt, ...; or make data like it from "
@@ -129,7 +128,7 @@ def is_made(folder: Path) -> bool:
     return (folder / MARKER).is_file()
 
 
-def make_data(photographs: Path, folder: Path, *, scenes: int = SCENES, max_size: int | None = None) -> list[str]:
+def make_data(photographs: Path, folder: Path, *, scenes: int = ROTO_SCENES, max_size: int | None = None) -> list[str]:
     """Generate the layout from the first photographs of a folder, by name, those in folders below included.
 
     Each is rotated about its centre onto a canvas of its own size; what a rotation uncovers is black. Sampling is
@@ -271,25 +270,7 @@ def _make_asked(arguments: argparse.Namespace) -> str | None:
 
 
 ROTO_360 = PairBenchmark(
-    name="roto-360",
-    help="precision of matches of rotated photographs",
-    about="Roto-360: each of ten photographs against itself, rotated by all multiples of 10 degrees: precision at 3, 5 "
-    "and 10 pixels, number of matches and keypoints. With --make, such data is made from a folder of photographs.",
-    example="""\
-  steerers eval roto-360 --data roto360 --models upright-sift,sift:mutual-nearest --report out
-  steerers eval roto-360 --make photographs --data roto360-like
-""",
-    data="the folder that holds the scenes, or is to",
-    max_size=MAX_SIZE,
-    seed=False,
-    paper=("roto-360", ""),
-    own_options=(
-        Option("--sequences", "names of the scenes (default: all)", names, "LIST"),
-        Option("--make", "make data in --data from these photographs", Path, "IMAGES"),
-        Option(
-            "--scenes", "photographs for --make, the first ones by name (default: %(default)s)", positive, "N", SCENES
-        ),
-    ),
+    offer=offers.ROTO_360,
     instead=_make_asked,
     list_pairs=lambda arguments: list_pairs(arguments.data, arguments.sequences),
     options=ORIGINAL,

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from steerers.images.load import Resize
-from steerers.matching.strategies import TTA, SoftmaxStrategy, Strategy
+from steerers._choices import TTA, Resize
+from steerers.benchmarks.offers import MAX_SIZE, SPEC
+from steerers.matching.strategies import SoftmaxStrategy, Strategy
 from steerers.steering.representations import Order
 from steerers.steering.steerer import Steerer
 
 if TYPE_CHECKING:
     from steerers.pipeline import Pipeline
 
-MAX_SIZE = 800
-SPEC = "MODEL[@DETECTOR][:STRATEGY[:ORDER]][?OPTION=VALUE&...]"
 _RATIO_TEST = "sift:mutual-nearest?ratio=0.85"
 _OPTIONS: dict[str, type[int] | type[float]] = {
     "inverse_temperature": float,
@@ -32,7 +31,6 @@ _OPTIONS: dict[str, type[int] | type[float]] = {
     "ratio": float,
     "subset_size": int,
     "seed": int,
-    "tile": int,
 }
 
 

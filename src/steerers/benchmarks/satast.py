@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from steerers._console import Option
 from steerers._files import parse_json
-from steerers.benchmarks import metrics
+from steerers.benchmarks import metrics, offers
 from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, check_threshold, plot_errors
 from steerers.benchmarks.predict import Pair, Prediction
 from steerers.benchmarks.report import COST_COLUMNS, MODEL_COLUMNS, TableRow, failed_fraction, number, percent
@@ -192,27 +191,7 @@ def _describe(result: SatAstResult) -> str:
 
 
 SAT_AST = PairBenchmark(
-    name="sat-ast",
-    help="homographies from astronauts' photographs to satellite images (SatAst)",
-    about="Homographies between photographs by astronauts and satellite images, upright or rotated: area under the "
-    "curve of the errors of points that were marked by hand.",
-    example="""\
-  steerers eval sat-ast --data satast --models upright-sift-so2,sift --rotation upright,quarter --report out
-""",
-    data="the folder that holds annotations-v1 and data",
-    max_size=1024,
-    seed=False,
-    rotations="upright,quarter",
-    canvas="grow",
-    own_options=[
-        Option(
-            "--threshold",
-            "of the estimator's inliers, for images that span -1 to 1 (default: %(default)s)",
-            float,
-            "T",
-            0.001,
-        )
-    ],
+    offer=offers.SAT_AST,
     list_pairs=lambda arguments: list_pairs(arguments.data),
     options=NormalisedEstimator(),
     read_options=lambda arguments: NormalisedEstimator(arguments.threshold),

@@ -26,17 +26,18 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from steerers._console import Option
-from steerers.benchmarks import two_view
+from steerers.benchmarks import offers, two_view
 from steerers.benchmarks.benchmark import PairBenchmark
-from steerers.benchmarks.predict import ROTATIONS, Prediction, Rotation, choose
+from steerers.benchmarks.offers import SCANNET_LISTS as LISTS
+from steerers.benchmarks.offers import SCANNET_SIZE as SIZE
+from steerers.benchmarks.offers import Rotation
+from steerers.benchmarks.predict import Prediction, choose
 from steerers.benchmarks.two_view import (
     Matrix,
     PoseEstimator,
     PoseOutcome,
     PosePair,
     check_camera,
-    estimator_options,
     pose_benchmark,
     read_matrix,
     scaled,
@@ -45,9 +46,8 @@ from steerers.datasets.safe_arrays import read_named
 from steerers.images.decode import header_size
 from steerers.images.load import Size
 
-SIZE, STORED = (640, 480), (1296, 968)
-"""At which both protocols match, and at which ScanNet stores colour images."""
-LISTS = ("test.npz", "scannet_test_pairs_with_gt.txt", "scannet_sample_pairs_with_gt.txt")
+STORED = (1296, 968)
+"""At which ScanNet stores colour images."""
 INTRINSICS = "intrinsics.npz"
 HELP = (
     "get ScanNet-1500 as LoFTR has it, https://github.com/zju3dv/LoFTR (test.npz and intrinsics.npz of "
@@ -247,32 +247,14 @@ def measure_pair(pair: PosePair, prediction: Prediction, estimator: PoseEstimato
     return two_view.measure_pair(pair, prediction, estimator)
 
 
-def _scannet(
-    variant: str, rotation: Rotation, rotated: str = ""
-) -> PairBenchmark[PosePair, PoseOutcome, PoseEstimator]:
-    name, images = f"scannet-{variant}", f"ScanNet-1500{rotated}"
+def _scannet(variant: str, rotation: Rotation) -> PairBenchmark[PosePair, PoseOutcome, PoseEstimator]:
     return pose_benchmark(
-        name=name,
-        help=f"relative pose on {images}",
-        about=f"Relative pose on {images}: area under the curve of the pose error at 5, 10 and 20 degrees.",
-        example=f"  steerers eval {name} --data scannet --models dedode-b,dedode-b-c4 --runs 5\n",
-        data="the folder that holds the list of pairs and the images, as LoFTR or SuperGlue have them",
-        num_keypoints=5000,
-        max_size=SIZE[0],
-        own_options=(
-            *estimator_options("opencv"),
-            Option("--pairs", f"the list of pairs (default: {' or '.join(LISTS[:2])} in DIR)", Path, "FILE"),
-        ),
+        offer=offers.SCANNET[variant],
         list_pairs=lambda arguments: list_scannet(arguments.data, arguments.pairs, arguments.sequences),
         rotation=rotation,
-        canvas="keep" if rotation == "so2" else None,
         measure=measure_pair,
         describe=partial(two_view.describe, at="640 x 480"),
     )
 
 
-SCANNET = (
-    _scannet("1500", "upright"),
-    _scannet("c4", "c4", f", the {ROTATIONS['c4']}"),
-    _scannet("so2", "so2", f", the {ROTATIONS['so2']}"),
-)
+SCANNET = (_scannet("1500", "upright"), _scannet("c4", "c4"), _scannet("so2", "so2"))

@@ -8,8 +8,8 @@ in ``about``, everything else: the configuration, where and when it was made, si
 from __future__ import annotations
 
 import json
+import logging
 import re
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +24,8 @@ from steerers.benchmarks.predict import AnyPair, Observer, Pair, Prediction, Pre
 from steerers.benchmarks.runs import Run, describe_matching, fingerprint, hash_files, sha256
 from steerers.datasets.safe_arrays import read_named, write_named
 from steerers.features import Matches
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 4
 """Of the files; a change of what they mean raises it."""
@@ -58,7 +60,7 @@ def predict_or_load(
     kept = [_Kept(cache, run, _config(run, pairs, settings, observe), made or {}, len(pairs)) for run in runs]
     whole = [one.run.label for one in kept if one.was_whole]
     if whole:
-        sys.stderr.write(f"matched before, taken from {cache}: {', '.join(whole)}\n")
+        logger.info("matched before, taken from %s: %s", cache, ", ".join(whole))
     missing = [one for one in kept if not one.was_whole]
     if missing:
         left, done = [one.run for one in missing], [one.found for one in missing]
@@ -139,7 +141,7 @@ class _Kept:
             self.found[index], about = read(path, self.config)
         except ValueError as error:
             path.unlink()
-            sys.stderr.write(f"{error}; removed, and matched again\n")
+            logger.warning("%s; removed, and matched again", error)
         else:
             self._made_at[about["time"]] = about["made"]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from steerers._files import parse_json
+from steerers.benchmarks.offers import ROTO_ORIGINAL
 from steerers.benchmarks.report import MISSING, MODEL_COLUMNS, Column, Report, Table, TableRow, look_up
-from steerers.benchmarks.roto import ORIGINAL
 
 FILE = "report.json"
 NAME = "summary"
@@ -180,7 +180,7 @@ def _describe(source: Source) -> str:
     """A report in a line."""
     count, all_pairs, data = source.num_pairs, source.part.num_pairs, source.settings.get("data")
     pairs = f"{count} pairs" if count == all_pairs else f"{count} pairs instead of {all_pairs}, not to be compared"
-    like = f", {data} data, not to be compared" if data not in (None, ORIGINAL) else ""
+    like = f", {data} data, not to be compared" if data not in (None, ROTO_ORIGINAL) else ""
     made = f"steerers {source.environment.get('steerers', 'unknown')}, commit {_commit(source)}"
     return f"{source.path}: {source.part.benchmark}, {pairs}{like}; {_shown(source)}; {made}."
 

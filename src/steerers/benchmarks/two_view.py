@@ -17,16 +17,16 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steerers._console import Option, names, positive
 from steerers._files import read_json
-from steerers.benchmarks import metrics
-from steerers.benchmarks.benchmark import COSTS, SEQUENCES, PairBenchmark, Result, check_threshold, plot_errors
-from steerers.benchmarks.predict import ROTATIONS, Pair, Prediction, Rotation, choose
+from steerers.benchmarks import metrics, offers
+from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, check_threshold, plot_errors
+from steerers.benchmarks.offers import THRESHOLDS, EstimatorName, Rotation
+from steerers.benchmarks.predict import Pair, Prediction, choose
 from steerers.benchmarks.report import (
     COST_COLUMNS,
     MISSING,
@@ -56,8 +56,6 @@ MEGADEPTH_HELP = (
 )
 Matrix = NDArray[np.float64]
 AUC_DEGREES = (5.0, 10.0, 20.0)
-EstimatorName = Literal["poselib", "opencv"]
-THRESHOLDS: dict[EstimatorName, float] = {"poselib": 1.0, "opencv": 0.5}
 """Pixels: at the evaluated size for poselib, at the stored one for OpenCV."""
 OPENCV_CONFIDENCE = 0.99999
 OPENCV_ITERATIONS = 1000
@@ -394,26 +392,12 @@ def describe(result: PoseResult, at: str = "the stored size") -> str:
     )
 
 
-def estimator_options(estimator: EstimatorName) -> tuple[Option, ...]:
-    """The options of an estimator, and which sequences; ``estimator`` is the default."""
-    about = "opencv is that of the paper (default: %(default)s)"
-    often = "estimate every pair so often, with other seeds (default: %(default)s)"
-    return (
-        SEQUENCES,
-        Option("--estimator", about, default=estimator, choices=tuple(THRESHOLDS)),
-        Option("--threshold", "of inliers (default: 1 for poselib, 0.5 for opencv)", float, "PX"),
-        Option("--runs", often, positive, "N", 1, dest="repeats"),
-    )
-
-
 def _read_options(arguments: argparse.Namespace) -> PoseEstimator:
     return PoseEstimator(arguments.estimator, arguments.threshold, runs=arguments.repeats, seed=arguments.seed)
 
 
 pose_benchmark = partial(
     PairBenchmark[PosePair, PoseOutcome, PoseEstimator],
-    max_size=1024,
-    canvas="grow",
     options=PoseEstimator(),
     read_options=_read_options,
     measure=measure_pair,
@@ -433,50 +417,20 @@ pose_benchmark = partial(
 )
 
 
-def _megadepth(
-    variant: str, rotation: Rotation, rotated: str = ""
-) -> PairBenchmark[PosePair, PoseOutcome, PoseEstimator]:
-    name, images = f"megadepth-{variant}", f"MegaDepth-1500{rotated}"
+def _megadepth(variant: str, rotation: Rotation) -> PairBenchmark[PosePair, PoseOutcome, PoseEstimator]:
     return pose_benchmark(
-        name=name,
-        help=f"relative pose on {images}",
-        about=f"Relative pose on {images}: area under the curve of the pose error at 5, 10 and 20 degrees.",
-        example=f"  steerers eval {name} --data megadepth --models dedode-b,dedode-b-c4 --runs 5\n",
-        data="the folder that holds LoFTR's scene files and Undistorted_SfM",
-        num_keypoints=20_000,
-        paper=("megadepth", variant),
-        own_options=estimator_options("opencv"),
+        offer=offers.MEGADEPTH[variant],
         list_pairs=lambda arguments: list_megadepth(arguments.data, arguments.sequences),
         rotation=rotation,
-        canvas="keep" if rotation == "so2" else None,
     )
 
 
 MEGADEPTH = (
     _megadepth("1500", "upright"),
-    _megadepth("c4", "c4", f", the {ROTATIONS['c4']}"),
-    _megadepth("so2", "so2", f", the {ROTATIONS['so2']}"),
-    _megadepth("joint", "joint", f", {ROTATIONS['joint']}"),
+    _megadepth("c4", "c4"),
+    _megadepth("so2", "so2"),
+    _megadepth("joint", "joint"),
 )
 CAMERAS = pose_benchmark(
-    name="cameras",
-    help="relative pose on your own images with cameras",
-    about="Relative pose on sequences of images with a cameras.json each, upright or rotated: area under the curve of "
-    "the pose error at 5, 10 and 20 degrees.",
-    example="""\
-  steerers eval cameras --data strecha --models upright-sift,sift --rotation upright,fixed --apart 1,2,3
-""",
-    data="a folder of sequences, each with a cameras.json",
-    rotations="upright",
-    own_options=(
-        *estimator_options("poselib"),
-        Option(
-            "--apart",
-            "pairs (i, i + k) of a sequence for each k (default: %(default)s)",
-            lambda text: [positive(number) for number in names(text)],
-            "LIST",
-            "1,2,3",
-        ),
-    ),
-    list_pairs=lambda arguments: list_pairs(arguments.data, arguments.apart, arguments.sequences),
+    offer=offers.CAMERAS, list_pairs=lambda arguments: list_pairs(arguments.data, arguments.apart, arguments.sequences)
 )

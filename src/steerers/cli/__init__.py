@@ -1,7 +1,8 @@
 """The command ``steerers``: one small file a subcommand.
 
-Bad input ends with one line on standard error and exit code 2. Anything else that goes wrong is a bug and shows its
-traceback.
+A file is imported when its command is asked for, and PyTorch when the command runs, so that help, the version and what
+is wrong with a command line come at once. Bad input ends with one line on standard error and exit code 2. Anything else
+that goes wrong is a bug and shows its traceback.
 """
 
 from __future__ import annotations
@@ -9,35 +10,66 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import logging
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn
 
-from steerers._console import BAD_INPUT, INTERRUPTED
+from steerers._console import BAD_INPUT, INTERRUPTED, STANDARD, shown
 from steerers._version import __version__
 
-COMMANDS = ("match", "models", "fit", "train", "spectrum", "figure", "data", "eval", "bench", "export")
-"""The modules of this folder that are commands, in the order of the help."""
+COMMANDS = {
+    "match": "match two images",
+    "models": "list the models",
+    "fit": "fit a steerer to a frozen descriptor",
+    "train": "train a descriptor, a steerer or a detector",
+    "spectrum": "draw the eigenvalues of a steerer, or how training moved them",
+    "figure": "draw the figures of the paper from pictures of your own",
+    "data": "look after training data",
+    "eval": "run a benchmark",
+    "bench": "measure speed and memory",
+    "export": "write a model as ONNX",
+}
+"""The modules of this folder that are commands, and what each does, in the order of the help."""
 OUT_OF_MEMORY = "there is not enough memory for this; ask for smaller images, fewer keypoints or a smaller batch"
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
+    """An argument parser whose errors are one line, and which may get its options when it is first used."""
+
+    def __init__(self, *arguments: Any, fill: Callable[[Parser], None] | None = None, **told: Any) -> None:
+        super().__init__(*arguments, **told)
+        self._fill = fill
+
+    def fill(self) -> None:
+        """Get the options, if they are still to come."""
+        fill, self._fill = self._fill, None
+        if fill is not None:
+            fill(self)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.fill()
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 
-def make_parser(asked: str | None = None) -> Parser:
-    """The command line: of the command that is asked for, where that is known, else of all; importing takes time."""
+def make_parser() -> Parser:
+    """The command line."""
     parser = Parser(prog="steerers", description="Match images whatever their in-plane rotation.")
     parser.add_argument("--version", action="version", version=f"steerers {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for name in (asked,) if asked in COMMANDS else COMMANDS:
-        importlib.import_module(f"steerers.cli.{name}").COMMAND.add_to(commands)
+    for name, about in COMMANDS.items():
+        commands.add_parser(name, help=about, fill=partial(_fill, name))
     return parser
+
+
+def _fill(name: str, parser: Parser) -> None:
+    importlib.import_module(f"steerers.cli.{name}").COMMAND.fill(parser)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, to the end of the process
     try:
         try:
-            return _run(sys.argv[1:] if argv is None else argv)
+            return _run(make_parser().parse_args(argv))
         finally:
             sys.stdout.flush()  # a reader that has gone away, or a full disk, shows now, not at exit
     except KeyboardInterrupt:
@@ -67,10 +99,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BAD_INPUT
 
 
-def _run(given: Sequence[str]) -> int:
-    arguments = make_parser(given[0] if given else None).parse_args(given)
+def _run(arguments: argparse.Namespace) -> int:
+    level = logging.ERROR if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
+    # What was asked for as data is alone on standard output.
+    data = any(getattr(arguments, name, None) == STANDARD for name in ("out", "plot", "json", "markdown"))
     try:
-        return int(arguments.run(arguments) or 0)
+        with shown(level, sys.stderr if data else sys.stdout):
+            return int(arguments.run(arguments) or 0)
     except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
         if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.ENOSPC) and error.filename is None:
             raise  # of standard output: files have names

@@ -8,22 +8,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from steerers._console import Option, flag, positive, progress
+from steerers._choices import DEFAULT_MODEL, MAX_SIZE, NUM_KEYPOINTS
+from steerers._console import Option, flag, positive, precision, progress
 from steerers._devices import device_name, parse_device
-from steerers.benchmarks.report import dump, write_text
-from steerers.benchmarks.speed import matching
-from steerers.benchmarks.speed.subjects import ROTATING, build_untrained
+from steerers.benchmarks.report import dump
 from steerers.cli import options
 from steerers.cli.options import Command
-from steerers.datasets.photos import find_images
-from steerers.models import zoo
-from steerers.models.base import NUM_KEYPOINTS
-from steerers.pipeline import MAX_SIZE, load
 
 if TYPE_CHECKING:
+    import torch
+
     from steerers.benchmarks.speed.extraction import ExtractionRow, PipelineRow
+    from steerers.benchmarks.speed.matching import MatchingRow
+    from steerers.models.zoo import Model
 
 
 def _measuring_options(repeats: int) -> tuple[Option, ...]:
@@ -31,24 +28,26 @@ def _measuring_options(repeats: int) -> tuple[Option, ...]:
     return (
         Option("--repeats", "the median counts (%(default)s)", positive, "N", repeats),
         Option("--device", "cpu, cuda, cuda:1 (default: %(default)s)", default="cpu"),
-        Option("--json", "write the table as JSON", Path, "FILE"),
+        Option("--json", "write the table as JSON; - is standard output", Path, "FILE"),
     )
 
 
 def _environment(device: torch.device) -> dict[str, Any]:
     """What a timing depends on."""
+    import torch
+
     return {"device": device_name(device), "threads": torch.get_num_threads(), "torch": torch.__version__}
 
 
 def _show(settings: Mapping[str, Any], table: str) -> None:
     """What was measured, and where, in one line, and the table below it."""
-    print(", ".join(f"{key} {value}" for key, value in settings.items()))
-    print(table)
+    options.say(", ".join(f"{key} {value}" for key, value in settings.items()))
+    options.say(table)
 
 
 def _write_json(path: Path | None, report: Mapping[str, Any]) -> None:
     if path is not None:
-        write_text(path, dump(report))
+        options.write(path, dump(report))
 
 
 # Matching strategies --------------------------------------------------------------------------------------------------
@@ -56,11 +55,13 @@ def _write_json(path: Path | None, report: Mapping[str, Any]) -> None:
 
 def run_match(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
+    from steerers.benchmarks.speed import matching
+
     options.check_output(arguments.json)
     device = parse_device(arguments.device)
     sizes = [(num, order) for num in arguments.num for order in arguments.order]
     work = [(num, order, name) for num, order in sizes for name in _names(arguments, order)]
-    rows: dict[tuple[int, int], list[matching.MatchingRow]] = {}
+    rows: dict[tuple[int, int], list[MatchingRow]] = {}
     for num, order, name in progress(work, "measuring"):
         settings = matching.MatchingSettings(
             num,
@@ -81,7 +82,7 @@ def run_match(arguments: argparse.Namespace) -> int:
             told |= {"precision": arguments.precision, "kernels": arguments.kernels}
         told |= _environment(device)
         if reports:
-            print()
+            options.say("")
         _show(told, _matching_table(measured))
         found = [{**asdict(row), "speedup": row.speedup, "over_floor": row.over_floor} for row in measured]
         reports.append({**told, "rows": found})
@@ -91,6 +92,9 @@ def run_match(arguments: argparse.Namespace) -> int:
 
 def _names(arguments: argparse.Namespace, order: int) -> list[str]:
     """Strategies to measure: those that try no rotations only with the first order."""
+    from steerers.benchmarks.speed import matching
+    from steerers.benchmarks.speed.subjects import ROTATING
+
     names = arguments.strategies or matching.MEASURED
     for name in names:
         if name not in matching.MEASURED:
@@ -98,14 +102,14 @@ def _names(arguments: argparse.Namespace, order: int) -> list[str]:
     return [name for name in names if order == arguments.order[0] or name in ROTATING]
 
 
-def _matching_table(rows: Sequence[matching.MatchingRow]) -> str:
+def _matching_table(rows: Sequence[MatchingRow]) -> str:
     floors = any(row.floor is not None for row in rows)
     head = ["strategy", "steerer", "ms", "textbook", "ratio", "extra MB", "textbook"]
     head += ["floor ms", "over", "same"] if floors else ["same"]
     return options.table([head, *(_matching_cells(row, floors) for row in rows)], f"<<{'>' * (len(head) - 3)}<")
 
 
-def _matching_cells(row: matching.MatchingRow, floors: bool) -> list[str]:
+def _matching_cells(row: MatchingRow, floors: bool) -> list[str]:
     digits = 3 if floors else 1  # a GPU's milliseconds are fractions
     seconds, ratio, extra, same = "-", "-", "-", row.note or "-"
     if row.textbook is not None and row.common is not None:
@@ -123,12 +127,10 @@ def _matching_cells(row: matching.MatchingRow, floors: bool) -> list[str]:
 
 def run_describe(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
-    options.check_output(arguments.json)
     from steerers.benchmarks.speed.extraction import ExtractionSettings, bench_description
 
+    options.check_output(arguments.json)
     device = parse_device(arguments.device)
-    if arguments.precision not in zoo.PRECISIONS:
-        raise ValueError(f"unknown precision {arguments.precision!r}; use {', '.join(zoo.PRECISIONS)}")
     width, height = arguments.size
     settings = ExtractionSettings(width, height, arguments.num_keypoints, arguments.repeats)
     rows = [
@@ -142,7 +144,10 @@ def run_describe(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load(arguments: argparse.Namespace) -> list[zoo.Model]:
+def _load(arguments: argparse.Namespace) -> list[Model]:
+    from steerers.benchmarks.speed.subjects import build_untrained
+    from steerers.models import zoo
+
     names = [name for name in arguments.models.replace(" ", "").split(",") if name]
     if not names:
         raise ValueError("--models names no model")
@@ -180,12 +185,14 @@ def _extraction_table(rows: Sequence[ExtractionRow]) -> str:
 
 def run_pipeline(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
+    from steerers.benchmarks.speed.extraction import bench_pipeline
+    from steerers.datasets.photos import find_images
+    from steerers.pipeline import load
+
     options.check_output(arguments.json)
     if bool(arguments.images) == (arguments.data is not None):
         raise ValueError("give images, or a folder of them with --data")
     paths = list(arguments.images) if arguments.data is None else find_images(arguments.data)
-    from steerers.benchmarks.speed.extraction import bench_pipeline
-
     asked = {name: getattr(arguments, name) for name in ("num_keypoints", "max_size", "precision")}
     matcher = load(arguments.model, weights=arguments.weights or (), device=arguments.device, **asked)
     rows = bench_pipeline(matcher, paths, arguments.batch, arguments.repeats)
@@ -259,7 +266,7 @@ DESCRIBE = Command(
         flag("--random-weights", "models without their weights"),
         Option("--size", "of the image, pixels (default: 784x784)", options.parse_size, "WxH", (784, 784)),
         options.num_keypoints(5000),
-        Option("--precision", "float16, bfloat16, or float32 alone (%(default)s)", default="float16"),
+        precision("float16"),
         *_measuring_options(10),
     ),
     run=run_describe,
@@ -276,19 +283,17 @@ PIPELINE = Command(
     options=(
         Option("images", "at least two, or none with --data", Path, "IMAGE", nargs="*"),
         Option("--data", "a folder of images, instead", Path, "DIR"),
-        Option("--model", "see `steerers models` (default: %(default)s)", default=zoo.DEFAULT_MODEL),
+        Option("--model", "see `steerers models` (default: %(default)s)", default=DEFAULT_MODEL),
         options.WEIGHTS,
         options.num_keypoints(NUM_KEYPOINTS),
         Option("--max-size", "default: %(default)s", options.size_limit, "PX", MAX_SIZE),
-        Option("--precision", "float32, bfloat16 or float16 (default: %(default)s)", default="float32"),
+        precision(),
         Option("--batch", "default: 4 on a GPU, else 1", positive, "N"),
         *_measuring_options(3),
     ),
     run=run_pipeline,
 )
 COMMAND = Command(
-    name="bench",
-    help="measure speed and memory",
     description="Measure speed and memory.",
     example="\n".join(subject.example.splitlines()[0] for subject in (MATCH, DESCRIBE, PIPELINE)),
     title="what to measure",

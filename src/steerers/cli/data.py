@@ -83,11 +83,5 @@ CHECK = Command(
     run=run,
 )
 COMMAND = Command(
-    name="data",
-    help="look after training data",
-    description="Look after training data.",
-    example=EXAMPLE,
-    title="what to do",
-    metavar="ACTION",
-    commands=[CHECK],
+    description="Look after training data.", example=EXAMPLE, title="what to do", metavar="ACTION", commands=[CHECK]
 )

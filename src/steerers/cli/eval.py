@@ -1,39 +1,33 @@
 """``steerers eval NAME --data DIR``: benchmarks, several models side by side.
 
-A benchmark is a record of :mod:`steerers.benchmarks` with its words and options; here is the command that all of them
-share: its options, what is checked first, and what is printed and written in the end.
+A benchmark is a record of :mod:`steerers.benchmarks` with its words and options, the offer; here is the command that
+all of them share: its options, what is checked first, and what is printed and written in the end.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from steerers._console import Option, flag, names, positive
 from steerers._devices import parse_device
 from steerers.benchmarks import summary
-from steerers.benchmarks.aims import AIMS
-from steerers.benchmarks.benchmark import Benchmark
-from steerers.benchmarks.collections import COLLECTIONS
-from steerers.benchmarks.equivariance import EQUIVARIANCE
-from steerers.benchmarks.homographies import HPATCHES, OXFORD
-from steerers.benchmarks.predict import CANVASES, ROTATIONS
-from steerers.benchmarks.report import Report, dump, write_text
-from steerers.benchmarks.roto import ROTO_360
-from steerers.benchmarks.runs import SPEC
-from steerers.benchmarks.satast import SAT_AST
-from steerers.benchmarks.scannet import SCANNET
-from steerers.benchmarks.speed.runtime import RUNTIME
-from steerers.benchmarks.two_view import CAMERAS, MEGADEPTH
+from steerers.benchmarks.offers import CANVASES, OFFERS, ROTATIONS, SPEC, Offer
+from steerers.benchmarks.report import Report, dump
 from steerers.cli import options
 from steerers.cli.options import Command
-from steerers.models.downloads import home
+
+if TYPE_CHECKING:
+    import torch
+
+    from steerers.benchmarks.benchmark import Benchmark
+
+logger = logging.getLogger(__name__)
 
 REPORTS = Path("reports")
 """The folder, in the current one, of the reports of all benchmarks."""
@@ -41,10 +35,22 @@ PREDICTIONS = "predictions"
 """The folder of kept matches, beside the weights."""
 
 
-BENCHMARKS: tuple[Benchmark, ...] = (
-    OXFORD, HPATCHES, ROTO_360, *MEGADEPTH, *SCANNET, CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME, EQUIVARIANCE
-)  # fmt: skip
-"""All that there are, in the order of the help."""
+def benchmarks() -> dict[str, Benchmark]:
+    """All that there are, by name."""
+    from steerers.benchmarks.aims import AIMS
+    from steerers.benchmarks.collections import COLLECTIONS
+    from steerers.benchmarks.equivariance import EQUIVARIANCE
+    from steerers.benchmarks.homographies import HPATCHES, OXFORD
+    from steerers.benchmarks.roto import ROTO_360
+    from steerers.benchmarks.satast import SAT_AST
+    from steerers.benchmarks.scannet import SCANNET
+    from steerers.benchmarks.speed.runtime import RUNTIME
+    from steerers.benchmarks.two_view import CAMERAS, MEGADEPTH
+
+    known: tuple[Benchmark, ...] = (
+        OXFORD, HPATCHES, ROTO_360, *MEGADEPTH, *SCANNET, CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME, EQUIVARIANCE
+    )  # fmt: skip
+    return {benchmark.name: benchmark for benchmark in known}
 
 
 CACHE = (
@@ -63,42 +69,42 @@ CACHE = (
 # Options --------------------------------------------------------------------------------------------------------------
 
 
-def _list_options(benchmark: Benchmark) -> Iterator[Option | tuple[Option, ...]]:
+def _list_options(offer: Offer) -> Iterator[Option | tuple[Option, ...]]:
     """The options that benchmarks share, as far as this one has them, and its own."""
-    if benchmark.data is not None:
-        yield Option("--data", benchmark.data, Path, "DIR", required=True)
-    yield Option("--models", f"{SPEC}, with commas between (default: %(default)s)", names, "LIST", benchmark.models)
+    if offer.data is not None:
+        yield Option("--data", offer.data, Path, "DIR", required=True)
+    yield Option("--models", f"{SPEC}, with commas between (default: %(default)s)", names, "LIST", offer.models)
     yield options.WEIGHTS
-    yield options.num_keypoints(benchmark.num_keypoints)
-    if benchmark.max_size is not None:
-        yield Option("--max-size", "longest side: %(default)s", positive, "PX", benchmark.max_size)
-        if benchmark.keeps_matches:
+    yield options.num_keypoints(offer.num_keypoints)
+    if offer.max_size is not None:
+        yield Option("--max-size", "longest side: %(default)s", positive, "PX", offer.max_size)
+        if offer.keeps_matches:
             yield options.RESIZE
-    if benchmark.short_side is not None:
+    if offer.short_side is not None:
         about = "shortest side of all images; smaller ones are enlarged (default: %(default)s)"
-        yield Option("--short-side", about, positive, "PX", benchmark.short_side)
-    if benchmark.keeps_matches:
+        yield Option("--short-side", about, positive, "PX", offer.short_side)
+    if offer.keeps_matches:
         yield CACHE
-    if benchmark.paper is not None:
+    if offer.paper is not None:
         yield flag("--no-paper", "leave out the paper's rows")
-    if benchmark.seed:
+    if offer.seed:
         yield Option("--seed", "of the estimator or what is drawn (default: %(default)s)", int, default=0)
     yield options.DEVICE
-    yield from _list_outputs(benchmark.name)
-    if benchmark.rotations is not None:
+    yield from _list_outputs(offer.name)
+    if offer.rotations is not None:
         about = f"{', '.join(ROTATIONS)}, or several (default: %(default)s)"
-        yield Option("--rotation", about, _rotations, "LIST", benchmark.rotations)
-    if benchmark.canvas is not None:
+        yield Option("--rotation", about, _rotations, "LIST", offer.rotations)
+    if offer.canvas is not None:
         about = "of rotated images: keep their size, corners cut, or grow to hold all of them (default: %(default)s)"
-        yield Option("--canvas", about, default=benchmark.canvas, choices=tuple(CANVASES))
+        yield Option("--canvas", about, default=offer.canvas, choices=tuple(CANVASES))
         yield flag("--mask-corners", "no keypoints in the black corners that oblique rotations leave")
-    yield from benchmark.own_options
+    yield from offer.own_options
 
 
 def _list_outputs(name: str) -> Iterator[Option | tuple[Option, ...]]:
     """Where reports go."""
-    yield Option("--json", "write the report as JSON", Path, "FILE")
-    yield Option("--markdown", "write the report as Markdown", Path, "FILE")
+    yield Option("--json", "write the report as JSON; - is standard output", Path, "FILE")
+    yield Option("--markdown", "write the report as Markdown; - is standard output", Path, "FILE")
     where = f"write report.json, report.md and plots here (default: {REPORTS / name})"
     yield Option("--report", where, Path, "DIR"), flag("--no-report", "print only")
 
@@ -116,23 +122,24 @@ def _rotations(text: str) -> list[str]:
 # Running --------------------------------------------------------------------------------------------------------------
 
 
-def run(benchmark: Benchmark, arguments: argparse.Namespace) -> int:
+def run(offer: Offer, arguments: argparse.Namespace) -> int:
     """Match, measure, print, write; or what an option of the benchmark asks for instead."""
+    benchmark = benchmarks()[offer.name]
     said = benchmark.instead(arguments)
     if said is not None:
         options.say(said)
         return 0
-    device = _start(benchmark, arguments)
+    device = _start(offer, arguments)
     return _finish(arguments, benchmark.evaluate(arguments, device))
 
 
-def _start(benchmark: Benchmark, arguments: argparse.Namespace) -> torch.device:
+def _start(offer: Offer, arguments: argparse.Namespace) -> torch.device:
     """Refuse outputs that cannot be written and a device that is not there, before any work; the device.
 
     Fills in where matches are kept, unless that is not wanted.
     """
-    _check_outputs(benchmark.name, arguments)
-    if benchmark.keeps_matches:
+    _check_outputs(offer.name, arguments)
+    if offer.keeps_matches:
         arguments.cache = matches_folder(arguments)
     return parse_device(arguments.device)
 
@@ -141,6 +148,7 @@ def _check_outputs(name: str, arguments: argparse.Namespace) -> None:
     """Refuse outputs that cannot be written; fill in where the report goes, unless it is not wanted."""
     for path in (arguments.json, arguments.markdown):
         options.check_output(path)
+    options.check_distinct((arguments.json, arguments.markdown), ())
     if arguments.report is not None:
         _check_folder(arguments.report)
     elif not arguments.no_report:
@@ -165,6 +173,8 @@ def _check_folder(folder: Path) -> None:
 
 def matches_folder(arguments: argparse.Namespace) -> Path | None:
     """Where :data:`CACHE` says that matches are kept; refused if they could not be. It is not made here."""
+    from steerers.models.downloads import home
+
     if arguments.no_cache:
         return None
     folder: Path = arguments.cache or home() / PREDICTIONS
@@ -179,23 +189,23 @@ def _finish(arguments: argparse.Namespace, report: Report) -> int:
     markdown = report.to_markdown()
     options.say(markdown.removesuffix("\n"))
     if arguments.json is not None:
-        write_text(arguments.json, dump(report.to_json()))
+        options.write(arguments.json, dump(report.to_json()))
     if arguments.markdown is not None:
-        write_text(arguments.markdown, markdown)
+        options.write(arguments.markdown, markdown)
     if arguments.report is not None:
         report.write(arguments.report)
-        print(f"report: {arguments.report}", file=sys.stderr)
+        logger.info("report: %s", arguments.report)
     return 0
 
 
-def _make_command(benchmark: Benchmark) -> Command:
+def _make_command(offer: Offer) -> Command:
     return Command(
-        name=benchmark.name,
-        help=benchmark.help,
-        description=benchmark.about,
-        example=benchmark.example,
-        options=tuple(_list_options(benchmark)),
-        run=partial(run, benchmark),
+        name=offer.name,
+        help=offer.help,
+        description=offer.about,
+        example=offer.example,
+        options=tuple(_list_options(offer)),
+        run=partial(run, offer),
     )
 
 
@@ -232,16 +242,14 @@ SUMMARY = Command(
 
 
 COMMAND = Command(
-    name="eval",
-    help="run a benchmark",
     description="Run a benchmark on data that you have. Tables are printed, and written with plots to a folder "
     "reports/NAME; matches are kept, so that another threshold or estimator needs no matching.",
     example="""\
-  steerers eval oxford --data oxford --models upright-sift,sift,orb --rotation fixed
+  steerers eval oxford --data oxford --models compact,sift,orb --rotation fixed
   steerers eval hpatches --data hpatches-sequences-release --models upright-sift:max-matches,upright-sift:tta \\
       --rotation upright,quarter,joint --report out
 """,
     title="benchmarks",
     metavar="NAME",
-    commands=[*map(_make_command, BENCHMARKS), SUMMARY],
+    commands=[*map(_make_command, OFFERS), SUMMARY],
 )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from steerers._choices import NUM_KEYPOINTS
 from steerers._console import Option, positive
 from steerers.cli import options
 from steerers.cli.options import Command
-from steerers.models.base import NUM_KEYPOINTS
-from steerers.models.zoo import find
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -19,6 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"cannot write {out}: the file of a graph ends in .onnx")
     options.check_output(out)
     from steerers.models.onnx import OPSET, export_onnx, graph_name, load_exportable
+    from steerers.models.zoo import find
 
     model = load_exportable(arguments.model)
     opset = arguments.opset or OPSET
@@ -45,8 +45,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 COMMAND = Command(
-    name="export",
-    help="write a model as ONNX",
     description="Write the embedded network as one ONNX file, from images (B, 3, H, W) in [0, 1] to keypoints "
     "(B, K, 2) in pixels, scores (B, K) and descriptions (B, K, D). What matching needs (steerer, rotations, "
     "temperature, threshold) is in its metadata. The file is compared with PyTorch before it is kept.",

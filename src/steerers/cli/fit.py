@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING
 
 from steerers._console import Option, positive, progress
 from steerers._devices import parse_device
-from steerers._files import atomic_write
 from steerers._version import __version__
 from steerers.cli import options
 from steerers.cli.options import Command
-from steerers.models import zoo
-from steerers.pipeline import load
-from steerers.steering.representations import Group
-from steerers.viz import draw_spectrum
 
 if TYPE_CHECKING:
     from steerers.training.fit_steerer import Fit
@@ -29,7 +24,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"cannot write {arguments.out}: the file of a steerer ends in .safetensors")
     options.check_output(arguments.out)
     options.check_output(plot, picture=True)
+    from steerers.pipeline import load
+    from steerers.steering.representations import Group
     from steerers.training.fit_steerer import FitOptions, fit_examples, make_examples
+    from steerers.viz import draw_spectrum
 
     starts = [
         FitOptions(
@@ -50,15 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
     )
     fits = {chosen.start: fit_examples(fitting, testing, group, chosen, progress) for chosen in starts}
     for name, result in fits.items():
-        print(f"start {name}: {_losses(result)}{result.summary()}")
+        options.say(f"start {name}: {_losses(result)}{result.summary()}")
     best = max(fits, key=lambda name: fits[name].accuracy)
     steerer = fits[best].steerer
     representation, residual = steerer.nearest_representation()
-    print(f"nearest representation of {group}: {representation} (residual {residual:.3f})")
+    options.say(f"nearest representation of {group}: {representation} (residual {residual:.3f})")
     steerer.save(arguments.out, _recipe(arguments, best, fits[best]))
-    with atomic_write(plot) as temporary:
-        draw_spectrum(steerer).save(temporary)
-    options.say(f"wrote {arguments.out} and {plot}")
+    options.save(draw_spectrum(steerer), plot)
+    options.say_wrote(arguments.out, plot)
     return 0
 
 
@@ -72,6 +69,8 @@ def _losses(result: Fit) -> str:
 
 def _recipe(arguments: argparse.Namespace, start: str, result: Fit) -> dict[str, str]:
     """What the file says of its making."""
+    from steerers.models import zoo
+
     recipe = {key: getattr(arguments, key) for key in ("detector", "num_pairs", "num_keypoints", "steps", "seed")}
     return {
         "model": zoo.find(arguments.model).fitted_to,
@@ -86,8 +85,6 @@ def _recipe(arguments: argparse.Namespace, start: str, result: Fit) -> dict[str,
 
 
 COMMAND = Command(
-    name="fit",
-    help="fit a steerer to a frozen descriptor",
     description="Fit a steerer to a frozen descriptor from unlabelled photographs (the paper's Setting A): pairs "
     "by random homographies, change of light and rotations; a closed-form start, then the dual softmax likelihood.",
     example="""\

@@ -4,54 +4,54 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from steerers._console import Option
-from steerers._files import atomic_write
-from steerers.benchmarks.report import write_text
+from steerers._console import STANDARD, Bar, Option
 from steerers.cli import options
 from steerers.cli.options import Command
-from steerers.features import Matches
-from steerers.images.load import Image
-from steerers.pipeline import load
-from steerers.viz import draw_matches
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from steerers.features import Matches
+    from steerers.images.load import Image
+
+logger = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Match, verify by a homography, report."""
-    for path, picture in ((arguments.out, True), (arguments.json, False)):
-        options.check_output(path, picture=picture)
-    inputs = (arguments.image0, arguments.image1, arguments.mask0, arguments.mask1)
-    options.check_distinct((arguments.out, arguments.json), inputs)
+    _check(arguments)
     start = time.perf_counter()
-    with _stages(4) as done:
+    with _stages("loading", "reading", "matching", "verifying", "writing") as done:
+        from steerers.pipeline import load
+        from steerers.viz import draw_matches
+
         matcher = load(arguments.model, **options.matcher_options(arguments))
-        image0 = matcher.load_image(arguments.image0, arguments.mask0)
-        image1 = matcher.load_image(arguments.image1, arguments.mask1)
-        done("matching")
+        done()
+        image0 = matcher.load_image(_source(arguments.image0), _source(arguments.mask0))
+        image1 = matcher.load_image(_source(arguments.image1), _source(arguments.mask1))
+        done()
         matches = matcher(image0, image1)
-        done("verifying")
+        done()
         shrunk = shrunk_by(image0, image1)
         H, inliers = matches.homography(3.0 * shrunk)
         if arguments.verify == "fundamental":
             inliers = matches.fundamental(1.0 * shrunk).inliers
         seconds = time.perf_counter() - start
-        done("writing")
+        done()
         if arguments.out is not None:
-            drawn = draw_matches(image0, image1, matches, inliers)
-            with atomic_write(arguments.out) as temporary:
-                drawn.save(temporary)
+            options.save(draw_matches(image0, image1, matches, inliers), arguments.out)
         if arguments.json is not None:
             report = _report(arguments, matches, H, inliers, seconds)
-            write_text(arguments.json, json.dumps(report, allow_nan=False) + "\n")
-        done("done")
+            options.write(arguments.json, json.dumps(report, allow_nan=False) + "\n")
+        done()
     _print_summary(arguments, matches, inliers, seconds)
     return 0
 
@@ -59,6 +59,21 @@ def run(arguments: argparse.Namespace) -> int:
 def shrunk_by(*images: Image) -> float:
     """How many stored pixels a pixel of the most shrunk image is: thresholds are in pixels of what was matched."""
     return max(1.0, *(max(image.stored_size) / max(image.tensor.shape[1:]) for image in images))
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse outputs that cannot be written, and standard input for two images."""
+    options.check_output(arguments.out, picture=True)
+    options.check_output(arguments.json)
+    inputs = (arguments.image0, arguments.image1, arguments.mask0, arguments.mask1)
+    if inputs.count(STANDARD) > 1:
+        raise ValueError("standard input (-) can be read once: give it for one of the images and masks")
+    options.check_distinct((arguments.out, arguments.json), [path for path in inputs if path != STANDARD])
+
+
+def _source(path: Any) -> Any:
+    """A path or ``None`` as it is; standard input is read."""
+    return sys.stdin.buffer.read() if path == STANDARD else path
 
 
 def _report(
@@ -88,39 +103,34 @@ def _print_summary(arguments: argparse.Namespace, matches: Matches, inliers: np.
         "unknown rotation" if matches.angle is None else f"rotated by {matches.angle:.1f} degrees counter-clockwise"
     )
     how = f"{matches.model}, {matches.strategy}, {seconds:.1f} s"
-    print(f"{len(matches)} matches, {int(inliers.sum())} inliers, {rotation} ({how})")
-    for path in (arguments.out, arguments.json):
-        if path is not None:
-            options.say(f"wrote {path}")
+    options.say(f"{len(matches)} matches, {int(inliers.sum())} inliers, {rotation} ({how})")
+    options.say_wrote(arguments.out, arguments.json)
 
 
 @contextmanager
-def _stages(total: int) -> Iterator[Any]:
-    """A progress bar over the stages of the work, shown only if it takes longer than two seconds."""
-    from tqdm import tqdm
+def _stages(*names: str) -> Iterator[Callable[[], None]]:
+    """A progress bar over the stages of the work; call what it yields at the end of each."""
+    left, start = list(names), time.perf_counter()
+    with Bar(left[0], total=len(names), bar_format="{desc} {bar} {elapsed}") as bar:
 
-    with tqdm(
-        total=total, delay=2, leave=False, file=sys.stderr, disable=None, bar_format="{desc} {bar} {elapsed}"
-    ) as bar:
-        bar.set_description("loading", refresh=False)
-
-        def done(following: str) -> None:
-            bar.set_description(following, refresh=False)
-            bar.update()
+        def done() -> None:
+            nonlocal start
+            logger.debug("%s took %.2f s", left.pop(0), time.perf_counter() - start)
+            start = time.perf_counter()
+            bar.update(what=left[0] if left else "done")
 
         yield done
 
 
 COMMAND = Command(
-    name="match",
-    help="match two images",
     description="Match two images that may be rotated against each other.",
     example="""\
   steerers match a.jpg b.jpg --out matches.png --json matches.json
   steerers match a.jpg b.jpg --strategy max-similarity --num-keypoints 4096 --mask0 sky.png
+  curl -s https://example.org/a.jpg | steerers match - b.jpg --json - --quiet
 """,
     options=(
-        Option("image0", type=Path, metavar="A"),
+        Option("image0", "an image, or - for one from standard input", Path, "A"),
         Option("image1", type=Path, metavar="B"),
         *options.MATCHER,
         Option("--mask0", "where keypoints of A are allowed (not black)", Path, "FILE"),
@@ -132,8 +142,8 @@ COMMAND = Command(
             default="homography",
             choices=("homography", "fundamental"),
         ),
-        Option("--out", "write a picture of the matches", Path, "FILE"),
-        Option("--json", "write the matches as JSON", Path, "FILE"),
+        Option("--out", "write a picture of the matches; - is standard output, as PNG", Path, "FILE"),
+        Option("--json", "write the matches as JSON; - is standard output", Path, "FILE"),
     ),
     run=run,
 )

@@ -6,22 +6,24 @@ import argparse
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from steerers._console import Option
-from steerers.benchmarks.report import write_text
+from steerers._choices import DEFAULT_MODEL
+from steerers._console import STANDARD, Option
 from steerers.cli import options
 from steerers.cli.options import Command
-from steerers.models.downloads import WeightFile, find, home
-from steerers.models.zoo import DEFAULT_MODEL, DETECTORS, ZOO, DetectorEntry, Entry
 
-STANDARD_OUTPUT = Path("-")
+if TYPE_CHECKING:
+    from steerers.models.downloads import WeightFile
+    from steerers.models.zoo import DetectorEntry, Entry
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a table, or write JSON."""
-    if arguments.json not in (None, STANDARD_OUTPUT):
-        options.check_output(arguments.json)
+    from steerers.models.downloads import home
+    from steerers.models.zoo import DETECTORS, ZOO
+
+    options.check_output(arguments.json)
     models = [
         _record(entry, entry.weights)
         | {"default": entry.name == DEFAULT_MODEL, "dim": entry.dim, "group": entry.group and str(entry.group)}
@@ -30,15 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
     detectors = [_record(entry, entry.part.weights) for entry in DETECTORS.values()]
     if arguments.json is None:
         common = ("size", "licence", "weights", "what")
-        print(options.table([("model", "dim", "group", *common), *map(_model_row, models)]), end="\n\n")
-        print(options.table([("detector", *common), *map(_detector_row, detectors)]))
-        print(f"\nWeights are kept in {home()} (STEERERS_HOME).")
+        options.say(options.table([("model", "dim", "group", *common), *map(_model_row, models)]) + "\n")
+        options.say(options.table([("detector", *common), *map(_detector_row, detectors)]))
+        options.say(f"\nWeights are kept in {home()} (STEERERS_HOME).")
         return 0
-    text = json.dumps({"folder": str(home()), "models": models, "detectors": detectors}, indent=1)
-    if arguments.json == STANDARD_OUTPUT:
-        print(text)
-    else:
-        write_text(arguments.json, text + "\n")
+    found = {"folder": str(home()), "models": models, "detectors": detectors}
+    options.write(arguments.json, json.dumps(found, indent=1) + "\n")
     return 0
 
 
@@ -61,6 +60,8 @@ def _record(entry: Entry | DetectorEntry, files: Iterable[WeightFile]) -> dict[s
 
 
 def _file(file: WeightFile) -> dict[str, Any]:
+    from steerers.models.downloads import find
+
     path = find(file, check=False)
     here = {"bytes": file.size if path is None else path.stat().st_size, "path": None if path is None else str(path)}
     told = {name: getattr(file, name) for name in ("name", "urls", "sha256", "licence", "note")}
@@ -90,8 +91,6 @@ def _megabytes(count: int) -> str:
 
 
 COMMAND = Command(
-    name="models",
-    help="list the models",
     description="List what --model, --detector and steerers.load() know, and whether the weights are here.",
     example="""\
   steerers models
@@ -104,7 +103,7 @@ COMMAND = Command(
             Path,
             "FILE",
             nargs="?",
-            const=STANDARD_OUTPUT,
+            const=STANDARD,
         )
     ],
     run=run,

@@ -5,18 +5,32 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from steerers._console import PRECISION, Option, Options, add_options, positive, whole_number
-from steerers.matching.strategies import NAMES
-from steerers.models.base import NUM_KEYPOINTS
-from steerers.models.zoo import DEFAULT_MODEL
-from steerers.pipeline import MAX_SIZE
-from steerers.steering.representations import Order
+from steerers._choices import DEFAULT_MODEL, MAX_SIZE, NUM_KEYPOINTS, STRATEGY_NAMES, Exif, Resize
+from steerers._console import (
+    OUTPUT,
+    STANDARD,
+    Option,
+    Options,
+    add_options,
+    flag,
+    one_of,
+    positive,
+    precision,
+    whole_number,
+)
+from steerers._files import atomic_write, write_text
+
+if TYPE_CHECKING:
+    import PIL.Image
+
+    from steerers.steering.representations import Order
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
 
@@ -28,7 +42,7 @@ RESIZE = Option(
     "--resize",
     "fit keeps shapes; squash makes every image a square of --max-size, the paper's 784 (default: %(default)s)",
     default="fit",
-    choices=("fit", "squash"),
+    choices=get_args(Resize),
 )
 DEVICE = Option("--device", "cpu, cuda, cuda:1, mps (default: %(default)s)", default="cpu")
 
@@ -38,12 +52,22 @@ def num_keypoints(default: int) -> Option:
     return Option("--num-keypoints", "default: %(default)s", positive, "N", default)
 
 
+TALK = (
+    flag("-q --quiet", "print nothing but errors, and data that is asked for with -"),
+    flag("-v --verbose", "say what is read, chosen and done, and how long it takes"),
+)
+"""Of every command; they exclude each other."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command: its words and options, and what it runs, or the commands below it under a ``title``."""
+    """A command: its words and options, and what it runs, or the commands below it under a ``title``.
 
-    name: str
-    help: str
+    ``name`` and ``help`` are for those below another; of the others :data:`steerers.cli.COMMANDS` has them.
+    """
+
+    name: str = ""
+    help: str = ""
     description: str
     example: str
     options: Options = ()
@@ -52,22 +76,18 @@ class Command:
     title: str = ""
     metavar: str = ""
 
-    def add_to(self, parsers: Any) -> None:
-        """Add it to the commands of a parser."""
-        parser: argparse.ArgumentParser = parsers.add_parser(
-            self.name,
-            help=self.help,
-            description=self.description,
-            epilog=f"example:\n{self.example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+    def fill(self, parser: argparse.ArgumentParser) -> None:
+        """Give its words and options to a parser; the commands below get theirs when they are asked for."""
+        parser.description, parser.epilog = self.description, f"example:\n{self.example}"
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
         add_options(parser, self.options)
         if self.run is not None:
+            add_options(parser, (TALK,))
             parser.set_defaults(run=self.run)
             return
-        below = parser.add_subparsers(title=self.title, metavar=self.metavar, required=True)
+        below: Any = parser.add_subparsers(title=self.title, metavar=self.metavar, required=True)
         for command in self.commands:
-            command.add_to(below)
+            below.add_parser(command.name, help=command.help, fill=command.fill)
 
 
 def parse_order(text: str) -> Order:
@@ -115,15 +135,17 @@ def parse_size(text: str) -> tuple[int, int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a width and height such as 640x480") from None
 
 
-def size_limit(text: str) -> int | None:
+def size_limit(text: str) -> int | str | None:
     """A whole number of at least 1, or ``none``."""
-    return None if text == "none" else positive(text)
+    if text in ("none", "default"):
+        return None if text == "none" else "default"
+    return positive(text)
 
 
 MAX_SIDE = Option(
     "--max-size", "longest side, or 'none' to keep the size (default: %(default)s)", size_limit, "PX", MAX_SIZE
 )
-EXIF = Option("--exif", "orientation (default: %(default)s)", default="ignore", choices=("ignore", "apply"))
+EXIF = Option("--exif", "orientation (default: %(default)s)", default="ignore", choices=get_args(Exif))
 MATCHER = (
     Option("--model", "see `steerers models` (default: %(default)s)", default=DEFAULT_MODEL),
     Option("--detector", "detector or model whose keypoints are described (default: the model's)", metavar="NAME"),
@@ -131,18 +153,30 @@ MATCHER = (
         "--steerer", "that `steerers fit` or `train` wrote, or a published .pth (default: the model's)", Path, "FILE"
     ),
     WEIGHTS,
-    Option("--strategy", f"{', '.join(NAMES)} (default: what suits the model)"),
+    Option(
+        "--strategy",
+        f"{', '.join(STRATEGY_NAMES)} (default: what suits the model)",
+        one_of("strategy", STRATEGY_NAMES),
+        "NAME",
+    ),
     (
         Option("--order", "rotations that are tried, or 'continuous'", parse_order, "N", "default"),
         Option("--angles", "or these rotations, in degrees, as in --angles=-90,0,90", parse_angles, "LIST"),
     ),
     num_keypoints(NUM_KEYPOINTS),
-    MAX_SIDE,
+    Option(
+        "--max-size",
+        f"longest side, or 'none' to keep the size (default: {MAX_SIZE}, with --tile none)",
+        size_limit,
+        "PX",
+        "default",
+    ),
+    Option("--tile", "see larger images in tiles of this side, which overlap: less memory", positive, "PX"),
     RESIZE,
     Option("--threshold", "least probability of a match (default: the model's)", float, "P"),
     EXIF,
     DEVICE,
-    PRECISION,
+    precision(),
 )
 """What :func:`steerers.load` takes."""
 
@@ -151,7 +185,7 @@ def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments for :func:`steerers.load`, of those of :data:`MATCHER` that a command has."""
     same = (
         "detector", "steerer", "strategy", "order", "angles", "num_keypoints", "max_size", "resize", "exif", "device",
-        "precision",
+        "precision", "tile",
     )  # fmt: skip
     options = {name: getattr(arguments, name) for name in same if hasattr(arguments, name)}
     options["weights"] = arguments.weights or ()
@@ -160,12 +194,13 @@ def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_output(path: Path | None, *, picture: bool = False) -> None:
-    """Refuse an output path that could not be written, before any work is done; ``None`` where nothing is to be.
+    """Refuse an output path that could not be written, before any work is done; ``None`` where nothing is to be, and
+    ``-`` is standard output.
 
     Raises:
         ValueError: if the folder is missing or closed, the path is a folder, or no picture can have that ending.
     """
-    if path is None:
+    if path is None or path == STANDARD:
         return
     if path.is_dir():
         raise ValueError(f"cannot write {path}: it is a folder")
@@ -196,11 +231,32 @@ def check_distinct(outputs: Iterable[Path | None], inputs: Iterable[Path | None]
 
 
 def say(text: str) -> None:
-    """Print a line, even if a file name in it cannot be written in the encoding of standard output."""
-    try:
-        print(text)
-    except UnicodeEncodeError:
-        print(text.encode("ascii", "backslashreplace").decode())
+    """Print a line of what a command found, unless it shall be quiet."""
+    OUTPUT.info(text)
+
+
+def say_wrote(*paths: Path | None) -> None:
+    """Say which files were written, of those that were asked for."""
+    for path in paths:
+        if path not in (None, STANDARD):
+            say(f"wrote {path}")
+
+
+def save(picture: PIL.Image.Image, path: Path) -> None:
+    """Write a picture whole or not at all, or to standard output, as PNG."""
+    if path == STANDARD:
+        picture.save(sys.stdout.buffer, "PNG")
+        return
+    with atomic_write(path) as temporary:
+        picture.save(temporary)
+
+
+def write(path: Path, content: str) -> None:
+    """Write a text file whole or not at all, or to standard output."""
+    if path == STANDARD:
+        sys.stdout.write(content)
+    else:
+        write_text(path, content)
 
 
 def table(rows: Sequence[Sequence[str]], align: str = "") -> str:

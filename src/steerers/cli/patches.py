@@ -11,7 +11,6 @@ from torch import Tensor
 
 from steerers._console import progress
 from steerers._devices import parse_device
-from steerers._files import atomic_write
 from steerers.cli import options
 from steerers.datasets.photos import Photo, find_photos, spread
 from steerers.features import Keypoints
@@ -23,14 +22,11 @@ from steerers.steering.irreps import Excited, Irreps, Patch, find_patches, rotat
 from steerers.steering.representations import Group
 from steerers.viz.irreps import draw_detail, draw_frequencies
 
-COUNT = 12
 MAX_SIZE, NUM_KEYPOINTS, DEGREES = 640, 512, 45
-PATCH_OPTIONS = ("model", "weights", "frequency", "block", "count", "num_photos")
-"""Options that ask for nothing without ``--patches``."""
 
 
-def show_patches(arguments: argparse.Namespace) -> int:
-    """Find the patches, rotate them, print how the blocks follow, draw."""
+def show_patches(arguments: argparse.Namespace, count: int) -> int:
+    """Find the patches, rotate ``count`` of each kind, print how the blocks follow, draw."""
     path, picture = _check(arguments)
     photos = spread(find_photos(arguments.patches), arguments.num_photos)
     model = _find_model(path, arguments)
@@ -39,7 +35,7 @@ def show_patches(arguments: argparse.Namespace) -> int:
     parts = _choose_blocks(irreps, arguments)
     extractor = model.extractor.to(device).eval()
     found = find_patches(_describe(extractor, photos, device), irreps, parts)
-    angles, count = _angles(model.steerer.group), arguments.count or COUNT
+    angles = _angles(model.steerer.group)
     rows = []
     for blocks, patches in progress(list(zip(parts, found, strict=True)), "rotating"):
         if not patches:
@@ -54,9 +50,8 @@ def show_patches(arguments: argparse.Namespace) -> int:
         drawn = draw_detail(rows[0], f"{what}: {title}")
     else:
         drawn = draw_frequencies(rows, title)
-    with atomic_write(picture) as temporary:
-        drawn.save(temporary)
-    options.say(f"wrote {picture}")
+    options.save(drawn, picture)
+    options.say_wrote(picture)
     return 0
 
 

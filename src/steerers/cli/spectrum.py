@@ -8,22 +8,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from steerers import viz
 from steerers._console import Option, positive, progress
 from steerers._devices import parse_device
 from steerers._files import atomic_write
 from steerers.cli import options
 from steerers.cli.options import Command
-from steerers.cli.patches import COUNT, PATCH_OPTIONS, show_patches
-from steerers.steering.representations import Group
-from steerers.steering.steerer import Steerer
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from steerers.steering.representations import Group
+    from steerers.steering.steerer import Steerer
     from steerers.training.spectrum import Records, Reduction
 
 SIZE, SIZE_MOVING, SIZE_OF_SEVERAL = 560, 480, 320
+COUNT = 12
+"""Patches that are drawn, unless another number is asked for."""
+PATCH_OPTIONS = ("model", "weights", "frequency", "block", "count", "num_photos")
+"""Options that ask for nothing without ``--patches``."""
 
 
 def _dims(text: str) -> list[int]:
@@ -38,7 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Draw, describe, measure."""
     parse_device(arguments.device)
     if arguments.patches is not None:
-        return show_patches(arguments)
+        from steerers.cli.patches import show_patches
+
+        return show_patches(arguments, arguments.count or COUNT)
     for option in PATCH_OPTIONS:
         if getattr(arguments, option) is not None:
             raise ValueError(f"--{option.replace('_', '-')} goes with --patches")
@@ -73,6 +78,7 @@ def _show_fixed(folder: Path, arguments: argparse.Namespace) -> int:
 
 def _show_steerer(path: Path, arguments: argparse.Namespace, folder: Path | None = None) -> int:
     """The eigenvalues of the steerer in a file, which is alone or in the folder of a run."""
+    from steerers.steering.steerer import Steerer
     from steerers.training.spectrum import common_factor
 
     picture = arguments.out or (path.with_suffix(".png") if folder is None else folder / "spectrum.png")
@@ -86,9 +92,8 @@ def _show_steerer(path: Path, arguments: argparse.Namespace, folder: Path | None
     options.say(_place("eigenvalues", values, steerer.group))
     options.say(_nearest("steerer", steerer))
     _show_sizes(values, steerer.group, arguments.dims)
-    with atomic_write(picture) as temporary:
-        viz.draw_spectra([[drawn]]).save(temporary)
-    options.say(f"wrote {picture}")
+    options.save(viz.draw_spectra([[drawn]]), picture)
+    options.say_wrote(picture)
     return 0
 
 
@@ -105,7 +110,7 @@ def _show_runs(arguments: argparse.Namespace) -> int:
     for records in runs:
         _show_run(records, arguments)
     _draw(runs, picture, animation)
-    options.say(f"wrote {picture}" + (f" and {animation}" if animation else ""))
+    options.say_wrote(picture, animation)
     return 0
 
 
@@ -121,8 +126,8 @@ def _check_outputs(picture: Path, animation: Path | None, arguments: argparse.Na
 def _draw(runs: Sequence[Records], picture: Path, animation: Path | None) -> None:
     from steerers.training import spectrum
 
-    with atomic_write(picture) as temporary:
-        viz.draw_spectra(spectrum.start_and_end(runs), SIZE if len(runs) == 1 else SIZE_OF_SEVERAL).save(temporary)
+    size = SIZE if len(runs) == 1 else SIZE_OF_SEVERAL
+    options.save(viz.draw_spectra(spectrum.start_and_end(runs), size), picture)
     if animation is not None:
         size = SIZE_MOVING if len(runs) == 1 else SIZE_OF_SEVERAL
         moving = [viz.draw_spectra(rows, size) for rows in progress(spectrum.frames(runs), "drawing")]
@@ -226,8 +231,6 @@ def _table(rows: Sequence[Reduction], group: Group) -> str:
 
 
 COMMAND = Command(
-    name="spectrum",
-    help="draw the eigenvalues of a steerer, or how training moved them",
     description="Of a run with a learnable steerer: its eigenvalues at start and end as a picture, all between as "
     "an animation, the nearest representation, and how many dimensions small eigenvalues allow to leave out "
     "(paper, Figure 4 and section 6.5). Of several runs: one picture. Of the file of a steerer, and of a run whose "

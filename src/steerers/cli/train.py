@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from steerers._console import INTERRUPTED, Option, flag, tell
 from steerers.cli import options
 from steerers.cli.options import Command
 
 if TYPE_CHECKING:
+    import torch
+
     from steerers.training.config import TrainConfig
     from steerers.training.loop import Ended
 
@@ -123,8 +123,6 @@ def _command(arguments: argparse.Namespace, folder: Path) -> str:
 
 
 COMMAND = Command(
-    name="train",
-    help="train a descriptor, a steerer or a detector",
     description="Train what a TOML file says: the paper's Settings A, B and C, rotation-consistent detectors, or "
     "the embedded network; from MegaDepth, COLMAP reconstructions or photographs. Ctrl-C ends a run after its step, "
     "with a checkpoint, from which --resume goes on; a second one ends it at once.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 import os
 import tarfile
 from collections.abc import Sequence
@@ -193,7 +194,7 @@ class PhotoStore:
             store = cls._map(path)
         _check_broken(store.broken, allowed, len(photos))
         if store.broken:
-            tell(f"{_describe(store.broken, len(photos))}; left out")
+            tell(f"{_describe(store.broken, len(photos))}; left out", logging.WARNING)
         return store
 
     @classmethod

@@ -10,9 +10,9 @@ import io
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 import PIL.Image
@@ -21,20 +21,22 @@ from numpy.typing import NDArray
 from PIL.ExifTags import Base as ExifTag
 from torch import Tensor
 
+from steerers._choices import Exif
 from steerers.geometry import Size
 
-ImageFile: TypeAlias = str | os.PathLike[str] | BinaryIO
-ImageSource: TypeAlias = ImageFile | PIL.Image.Image | NDArray[Any] | Tensor
-Exif = Literal["ignore", "apply"]
-Resize = Literal["fit", "squash"]
+Encoded: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO
+"""A file by its path, its content, or a file that is open; from there, it is read to its end."""
+ImageSource: TypeAlias = Encoded | PIL.Image.Image | NDArray[Any] | Tensor
 Box: TypeAlias = tuple[float, float, float, float]
 Opened: TypeAlias = tuple[PIL.Image.Image, Size, Box, int]  # and the last three as in `Decoded`
 
 MAX_PIXELS = 1_000_000_000
 """The largest image that is read; a larger one is refused before its pixels are decoded."""
 
-_SOURCES = "a path, a Pillow image, a NumPy array or a torch tensor"
+_SOURCES = "a path, bytes, a file opened in binary mode, a Pillow image, a NumPy array or a torch tensor"
 _ICON, _ICON_PIXELS = b"\0\0\1\0", 2048**2  # how one begins, and of what it holds, many times the usual 256 x 256
+_HEIF = ("heic", "heix", "heim", "heis", "hevc", "hevx", "hevm", "hevs", "mif1", "msf1")
+_AVIF = ("avif", "avis")
 _FLOAT_SLACK = 1e-4  # rounding in the caller's own resampling may leave [0, 1] by this much
 
 # EXIF orientation -> linear part of the map from stored to upright pixels, as rows.
@@ -88,7 +90,7 @@ def decode(source: ImageSource, max_size: int | None, exif: Exif) -> Decoded:
     return Decoded(pixels, allowed, size, box, orientation)
 
 
-def open_picture(source: ImageFile | PIL.Image.Image, max_size: int | None, exif: Exif) -> Opened:
+def open_picture(source: Encoded | PIL.Image.Image, max_size: int | None, exif: Exif) -> Opened:
     """A file or a Pillow image, at its current frame, with the colours and the alpha that it has."""
     if not isinstance(source, PIL.Image.Image):
         with open_header(source) as opened, _decoder_errors(source):
@@ -100,7 +102,7 @@ def open_picture(source: ImageFile | PIL.Image.Image, max_size: int | None, exif
     return source, source.size, (0, 0, *source.size), orientation
 
 
-def header_size(source: ImageFile | PIL.Image.Image) -> Size:
+def header_size(source: Encoded | PIL.Image.Image) -> Size:
     """(width, height) without decoding; of a TIFF possibly the other way round, where it has an orientation."""
     if isinstance(source, PIL.Image.Image):
         return source.size
@@ -109,25 +111,25 @@ def header_size(source: ImageFile | PIL.Image.Image) -> Size:
 
 
 @contextmanager
-def open_header(source: ImageFile) -> Iterator[PIL.Image.Image]:
+def open_header(source: Encoded) -> Iterator[PIL.Image.Image]:
     """A file, open, whose size is known and allowed and whose pixels are not decoded yet.
 
     No other function opens image files.
 
     Args:
-        source: a path, or an open file, whose ``name`` errors give if it has one.
+        source: a path, the content of a file, or an open file, whose ``name`` errors give if it has one.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ImageError: if it is not an image, or has more than :data:`MAX_PIXELS`.
     """
     with _open_file(source) as file:
-        with _decoder_errors(source):
+        with _decoder_errors(source, file):
             icon = file.read(len(_ICON)) == _ICON
             file.seek(0)
             with _pixel_limit(_ICON_PIXELS if icon else None):  # what an icon holds is decoded as it is opened
-                opened = PIL.Image.open(file)  # not by its path: Pillow would map the file, and misread rotated TIFFs
-            _check_pixels(opened.size, name_of(source) or "image file")
+                opened = _identify(file)  # not by its path: Pillow would map the file, and misread rotated TIFFs
+            _check_pixels(opened.size, _label(source))
             if opened.format == "EPS":
                 raise _broken(source, "it is PostScript, a program, which is not run; convert it to PNG or TIFF")
         yield opened
@@ -150,19 +152,49 @@ def _decode_file(opened: PIL.Image.Image, max_size: int | None, exif: Exif) -> O
     return opened, opened.size, (0, 0, *opened.size), orientation  # decoded, some formats have another size
 
 
-def _open_file(source: ImageFile) -> AbstractContextManager[BinaryIO]:
-    """A path opened, an open file as it is, which stays open."""
+def _open_file(source: Encoded) -> AbstractContextManager[BinaryIO]:
+    """A file that can be read from its start as often as need be."""
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
     if not isinstance(source, (str, os.PathLike)):
-        if not isinstance(source, io.IOBase):
+        if not hasattr(source, "read"):
             raise TypeError(f"an image or mask must be {_SOURCES}, got {type(source).__name__}")
-        return nullcontext(source)
+        content = source.read()
+        if not isinstance(content, bytes):
+            raise TypeError(f"a file of an image must be opened in binary mode, got one that reads {type(content)}")
+        return io.BytesIO(content)
     path = Path(source)
     if path.is_dir():
         raise _broken(path, "it is a directory")
     try:
-        return path.open("rb")
+        file = path.open("rb")
     except FileNotFoundError:
         raise FileNotFoundError(f"no such image: {path}") from None
+    if file.seekable():
+        return file
+    with file:  # a pipe
+        return io.BytesIO(file.read())
+
+
+def _identify(file: BinaryIO) -> PIL.Image.Image:
+    """The picture in a file, not yet decoded; what Pillow does not know by itself, with the package that does."""
+    try:
+        return PIL.Image.open(file)
+    except PIL.UnidentifiedImageError:
+        file.seek(0)
+        head = file.read(12)
+        brand = head[8:].decode("latin-1") if head[4:8] == b"ftyp" else ""
+        file.seek(0)
+        if brand in _AVIF:
+            raise ImportError("it is AVIF, which Pillow reads from 11.3 on: pip install --upgrade pillow") from None
+        if brand not in _HEIF:
+            raise
+    try:
+        import pillow_heif
+    except ImportError:
+        raise ImportError('it is HEIC, which needs pillow-heif: pip install "steerers[heif]"') from None
+    pillow_heif.register_heif_opener()
+    return PIL.Image.open(file)
 
 
 # Pillow's limit -------------------------------------------------------------------------------------------------------
@@ -198,7 +230,7 @@ def _pixel_limit(limit: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def _decoder_errors(source: ImageFile | PIL.Image.Image) -> Iterator[None]:
+def _decoder_errors(source: Encoded | PIL.Image.Image, file: BinaryIO | None = None) -> Iterator[None]:
     """Decoders raise almost anything on broken data; the caller gets an :class:`ImageError` with the path."""
     try:
         yield
@@ -207,8 +239,11 @@ def _decoder_errors(source: ImageFile | PIL.Image.Image) -> Iterator[None]:
     except MemoryError as error:
         raise _broken(source, "its pixels need more memory than there is") from error
     except PIL.UnidentifiedImageError as error:
-        empty = isinstance(source, (str, os.PathLike)) and os.stat(source).st_size == 0
-        reason = "the file is empty" if empty else "it is not an image, or damaged, or in a format Pillow does not read"
+        empty = file is not None and file.seek(0, os.SEEK_END) == 0
+        reason = "it is not an image, or damaged, or in a format Pillow does not read"
+        if empty:
+            read = not isinstance(source, (str, os.PathLike, bytes))
+            reason = "the file is empty, or was read before" if read else "the file is empty"
         raise _broken(source, reason) from error
     except PIL.Image.DecompressionBombError as error:  # an image within it is larger than it says itself to be
         raise _broken(source, "it holds an image that is larger than the file says") from error
@@ -216,8 +251,8 @@ def _decoder_errors(source: ImageFile | PIL.Image.Image) -> Iterator[None]:
         raise _broken(source, str(error) or type(error).__name__) from error
 
 
-def _broken(source: ImageFile | PIL.Image.Image, reason: str) -> ImageError:
-    return ImageError(f"cannot read image {name_of(source) or '(without a name)'}: {' '.join(reason.split())}")
+def _broken(source: ImageSource, reason: str) -> ImageError:
+    return ImageError(f"cannot read image {_label(source)}: {' '.join(reason.split())}")
 
 
 def _exif_orientation(picture: PIL.Image.Image) -> int:
@@ -309,9 +344,14 @@ def _unless_all(allowed: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
 
 
 def _channels_last(tensor: Tensor) -> NDArray[Any]:
-    """A (1 | 3, H, W) tensor as a (H, W, C) array."""
+    """A (1 | 3, H, W) tensor, or a batch of one, as a (H, W, C) array."""
+    given = tuple(tensor.shape)
+    tensor = tensor[0] if tensor.ndim == 4 and len(tensor) == 1 else tensor
     if tensor.ndim != 3 or tensor.shape[0] not in (1, 3):
-        raise ValueError(f"an image tensor must have shape (3, H, W) or (1, H, W), got {tuple(tensor.shape)}")
+        raise ValueError(
+            f"an image tensor must have shape (3, H, W), (1, H, W) or (1, 3, H, W), got {given}; of several images "
+            "a Pipeline extracts the features: extract(images)"
+        )
     if tensor.dtype != torch.uint8 and not tensor.is_floating_point():
         raise TypeError(f"an image tensor must be uint8, or float in [0, 1], got {tensor.dtype}")
     tensor = tensor.detach().cpu()
@@ -388,8 +428,18 @@ def size_text(size: Size) -> str:
 
 
 def name_of(source: ImageSource) -> str:
-    """The path of a source, or "" for arrays and tensors."""
+    """The path of a source, or "" where it has none."""
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
+    if isinstance(source, (bytes, np.ndarray, Tensor)):
+        return ""
     name = getattr(source, "filename" if isinstance(source, PIL.Image.Image) else "name", "")
     return name if isinstance(name, str) else ""
+
+
+def _label(source: ImageSource) -> str:
+    """What messages call a source."""
+    kind = (
+        "a Pillow image" if isinstance(source, PIL.Image.Image) else "bytes" if isinstance(source, bytes) else "a file"
+    )
+    return name_of(source) or f"({kind})"

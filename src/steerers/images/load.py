@@ -1,12 +1,13 @@
 """Images as models see them: reading, EXIF, resizing, masks, tensors.
 
-:func:`load_image` turns a path, a Pillow image, an array or a tensor into an :class:`Image`: a (3, H, W) tensor with
+:func:`load_image` turns a file, a Pillow image, an array or a tensor into an :class:`Image`: a (3, H, W) tensor with
 the map that leads from its pixels back to those of the image as stored. Whatever is done to the picture on the way
 (resizing, rotating upright), that map tells; nothing else in the package needs to know.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import operator
 from collections.abc import Callable
@@ -20,16 +21,15 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from steerers._choices import Exif, Resize
 from steerers.geometry import Size, scaling
 from steerers.images.decode import (
     MAX_PIXELS,
     UPRIGHT,
     Box,
     Decoded,
-    Exif,
     ImageError,
     ImageSource,
-    Resize,
     colour_and_alpha,
     combine,
     decode,
@@ -56,6 +56,8 @@ __all__ = [
     "to_grey",
     "to_uint8",
 ]
+
+logger = logging.getLogger(__name__)
 
 LUMA = (0.299, 0.587, 0.114)
 """How red, green and blue make grey: ITU-R 601, as OpenCV and Pillow have it."""
@@ -105,8 +107,10 @@ def load_image(
     are kept out of the mask, and colour is laid over mid-grey by its alpha. Of several frames the first is read.
 
     Args:
-        source: a path to, or an open file of, any format that Pillow reads but PostScript, which is a program; a Pillow
-            image; a (H, W) or (H, W, 1 | 3 | 4) array, RGB(A) uint8, uint16, or float in [0, 1]; a (1 | 3, H, W)
+        source: a path to any format that Pillow reads but PostScript, which is a program, and HEIC with
+            ``steerers[heif]``; the content of such a file as bytes, or the file opened in binary mode, which is read to
+            its end; a Pillow image; a (H, W) or (H, W, 1 | 3 | 4) array, RGB(A) uint8, uint16, or float in [0, 1]; a
+            (1 | 3, H, W) or (1, 1 | 3, H, W)
             tensor, uint8 or float in [0, 1].
         max_size: the longest side is shrunk to this many pixels if it is longer.
         resize: ``"fit"`` keeps the aspect and never enlarges (Lanczos); ``"squash"`` makes every image a square of
@@ -131,6 +135,14 @@ def load_image(
     allowed = combine(decoded.allowed, None if mask is None else _read_mask(mask, decoded.stored_size))
     size = fit_within(decoded.stored_size, max_size) if fit or max_size is None else (max_size, max_size)
     linear = UPRIGHT[decoded.orientation]
+    logger.debug(
+        "image %s: %s pixels, shown at %s%s%s",
+        name_of(source) or f"({type(source).__name__})",
+        size_text(decoded.stored_size),
+        size_text(size),
+        "" if decoded.orientation == 1 else f", EXIF orientation {decoded.orientation} applied",
+        "" if allowed is None else ", masked",
+    )
     return Image(
         tensor=_rotated(_to_tensor(_resized(decoded, size, _lanczos if fit else _bicubic)), linear),
         to_stored=scaling(size, decoded.stored_size) @ _rotation_back(size, linear),

@@ -3,7 +3,7 @@
 Each is a small frozen record with one call, ``match(descriptions0, descriptions1)``; what differs is the similarity and
 where the rotation comes from. All but ``mutual-nearest`` come down to one assignment by dual softmax.
 
-To add a strategy, write its class here and put it into :data:`STRATEGIES`.
+To add a strategy, write its class here, put it into :data:`STRATEGIES`, and its name into :mod:`steerers._choices`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from steerers._choices import STRATEGY_NAMES, TTA
 from steerers._parallel import spread
 from steerers.features import Numbers, as_tensor
 from steerers.geometry import circular_mode
@@ -612,10 +613,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
     )
 }  # fmt: skip
 """The strategies, which match descriptions."""
-TTA = "tta"
-"""Test-time augmentation: what the pipeline does with a strategy, of several descriptions of the first image."""
-NAMES = (*STRATEGIES, TTA)
-"""What users may type for a strategy."""
+NAMES = STRATEGY_NAMES
+"""What users may type for a strategy: those, and test-time augmentation."""
 
 
 def make_strategy(

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from steerers.features import Keypoints
 
-NUM_KEYPOINTS = 2048
-"""Most keypoints of an image, unless said otherwise."""
 MAX_KEYPOINTS, MAX_TRIED = 2**16, 2**24
 """Most keypoints, and pixels of an image, that a graph is exported or a network timed for: memory grows with both, that
 of the compact network to some 6 GB at 4096 x 4096."""

@@ -10,10 +10,11 @@ is ever made.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -116,7 +117,21 @@ class Trunk(nn.Module):
         return self.head(features[0]), *features[1:]
 
 
-class Compact(Extractor, LogitDetector):
+class TrunkExtractor(Extractor):
+    """The network in whatever form: keypoints and descriptions come from maps that one trunk makes of images."""
+
+    sampling: KeypointSampling
+
+    @abstractmethod
+    def maps(self, images: Tensor) -> Any:
+        """What the trunk makes of (B, 3, H, W) images; its ``logits`` are (B, H, W)."""
+
+    @abstractmethod
+    def describe_at(self, maps: Any, xy: Tensor) -> Tensor:
+        """(B, N, dim) descriptions of (B, N, 2) pixels."""
+
+
+class Compact(TrunkExtractor, LogitDetector):
     """Keypoints and descriptions of one trunk; see the module."""
 
     parallel = True
@@ -150,21 +165,21 @@ class Compact(Extractor, LogitDetector):
 
     def detect(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
         check_batch(images, num_keypoints, masks)
-        return self._choose(self._maps(images).logits, images, num_keypoints, masks)
+        return self._choose(self.maps(images).logits, images, num_keypoints, masks)
 
     def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
         check_keypoints(keypoints, images)
-        return self._describe(self._maps(images), keypoints)
+        return self._describe(self.maps(images), keypoints)
 
     def extract(
         self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None
     ) -> list[tuple[Keypoints, Tensor]]:
         check_batch(images, num_keypoints, masks)
-        maps = self._maps(images)
+        maps = self.maps(images)
         keypoints = self._choose(maps.logits, images, num_keypoints, masks)
         return list(zip(keypoints, self._describe(maps, keypoints), strict=True))
 
-    def _maps(self, images: Tensor) -> FeatureMaps:
+    def maps(self, images: Tensor) -> FeatureMaps:
         maps: FeatureMaps = self(images.contiguous(memory_format=torch.channels_last))
         return maps
 
@@ -318,7 +333,7 @@ class Pyramid(Extractor):
             allowed = None if masks is None else shrink_masks(masks, level)
             found = self.extractor.extract(level, num_keypoints=num_keypoints, masks=allowed)
             by_scale.append([(_enlarged(keypoints, level, images, scale), d) for keypoints, d in found])
-        return [_best(parts, num_keypoints) for parts in zip(*by_scale, strict=True)]
+        return [best_of(parts, num_keypoints) for parts in zip(*by_scale, strict=True)]
 
     def scales_for(self, images: Tensor) -> list[float]:
         """Those that do not make images of their size too small."""
@@ -370,12 +385,11 @@ def _nearest(keypoints: Keypoints, scales: Sequence[float]) -> Tensor:
     return (keypoints.scales[:, None].log() - diameters.log()).abs().argmin(dim=1)
 
 
-def _best(parts: Sequence[tuple[Keypoints, Tensor]], num_keypoints: int) -> tuple[Keypoints, Tensor]:
-    """Of keypoints at several scales, those with the best scores."""
+def best_of(parts: Sequence[tuple[Keypoints, Tensor]], num_keypoints: int) -> tuple[Keypoints, Tensor]:
+    """Of keypoints that were found apart, in one image, those with the best scores."""
     if len(parts) == 1:
         return parts[0]
     found, descriptions = zip(*parts, strict=True)
-    scales = torch.cat([keypoints.scales for keypoints in found])
-    keypoints = Keypoints(torch.cat([k.xy for k in found]), torch.cat([k.scores for k in found]), scales)
+    keypoints = Keypoints.join(found)
     best = keypoints.scores.argsort(descending=True, stable=True)[:num_keypoints]
     return keypoints.select(best), torch.cat(descriptions)[best]

@@ -6,6 +6,7 @@ A file is described by a :class:`WeightFile` and comes by :func:`fetch`; :mod:`s
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 import urllib.request
@@ -18,9 +19,12 @@ from urllib.error import HTTPError, URLError
 
 from filelock import FileLock
 
+from steerers._console import Bar
 from steerers._files import atomic_write
 from steerers._version import __version__
 from steerers._weights import WeightsError, opened
+
+logger = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 1 << 16
 _TIMEOUT = 30.0  # seconds without an answer after which an address is given up
@@ -101,6 +105,7 @@ def fetch(file: WeightFile) -> Path:
     """
     found = find(file)
     if found is not None:
+        logger.debug("weights: %s", found)
         return found
     folder = home()
     if not file.urls:
@@ -145,20 +150,19 @@ def _download(file: WeightFile, folder: Path) -> Path:
 
 
 def _transfer(url: str, file: WeightFile, target: Path) -> None:
-    from tqdm import tqdm
-
     request = urllib.request.Request(url, headers={"User-Agent": f"steerers/{__version__}"})
     opener = urllib.request.build_opener(_NoFtp)
     digest, received = hashlib.sha256(), 0
+    logger.info("downloading %s from %s", _label(file), url)
     with opener.open(request, timeout=_TIMEOUT) as response, atomic_write(target) as temporary:
         expected = _announced_length(response.headers)
-        look = {"desc": file.name, "unit": "B", "unit_scale": True, "delay": 2, "file": sys.stderr}
-        with temporary.open("xb") as sink, tqdm(total=expected or file.size, **look) as bar:
+        look = {"total": expected or file.size, "unit": "B", "unit_scale": True}
+        with temporary.open("xb") as sink, Bar(file.name, **look) as shown:
             while block := response.read(_BLOCK_BYTES):
                 sink.write(block)
                 digest.update(block)
                 received += len(block)
-                bar.update(len(block))
+                shown.update(len(block))
         if expected is not None and received != expected:
             raise WeightsError(f"broken transfer: {received} of {expected} bytes arrived")
         if file.sha256 is not None and digest.hexdigest() != file.sha256.lower():

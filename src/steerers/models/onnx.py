@@ -20,13 +20,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from steerers._choices import NUM_KEYPOINTS
 from steerers._files import StrPath, atomic_write
 from steerers._version import __version__
 from steerers.geometry import nearest_points
 from steerers.images.load import make_picture
 from steerers.matching.strategies import OverRotations, make_strategy
 from steerers.models import zoo
-from steerers.models.base import NUM_KEYPOINTS, check_tried
+from steerers.models.base import check_tried
 from steerers.models.compact import CELL, Compact, Pyramid, fold_batch_norms, textured_cells
 from steerers.models.sampling import choose_keypoints, sample_descriptions
 from steerers.models.zoo import Model

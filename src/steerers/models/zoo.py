@@ -7,6 +7,7 @@ not find keypoints itself. Any of them takes another detector: one of :data:`DET
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from steerers import _choices
 from steerers._files import StrPath
 from steerers._weights import WeightsError
 from steerers.models import downloads, parts
@@ -34,8 +36,9 @@ try:  # the seam to the networks' fast forms; without that room the plain networ
 except ImportError:
     accel = None  # type: ignore[assignment]
 
-DEFAULT_MODEL = "compact"
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+logger = logging.getLogger(__name__)
+
+PRECISIONS: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _choices.PRECISIONS}
 SHIPPED = Path(__file__).parent / "data" / "steerers"
 COMPACT = Path(__file__).parent / "data" / "compact.safetensors"
 COMPACT_SCALES = (1.0, 0.5)
@@ -365,7 +368,7 @@ def configure(
         ValueError: for an unknown precision, or a model that has no such choice, or was configured for speed before.
     """
     if precision not in PRECISIONS:
-        raise ValueError(f"unknown precision {precision!r}; use {', '.join(PRECISIONS)}")
+        raise ValueError(f"unknown precision {precision!r}; use one of {', '.join(PRECISIONS)}")
     if accel is not None and accel.is_fast(model.extractor):
         raise ValueError(
             f"model {model.name!r} is already configured: its networks are in their fast form; build it anew"
@@ -381,6 +384,10 @@ def configure(
             f"model {model.name!r} has no choice of how its keypoints are sampled: its detector is not DeDoDe"
         )
     on_cpu = device is not None and device.type == "cpu"
+    if on_cpu and precision == "float16":
+        logger.warning("float16 is for GPUs: on a CPU float32 is several times as fast")
+    elif on_cpu and precision == "bfloat16":  # half the time of float32, or several times it
+        logger.info("bfloat16 is fast on GPUs, and on CPUs that have instructions for it: compare with float32")
     plain_is_as_fast = on_cpu and compact and not networks and precision == "float32"
     if plain_is_as_fast:
         # Takes a quarter less time (docs/performance.md).

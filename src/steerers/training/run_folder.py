@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import io
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -278,7 +279,7 @@ class RunLog:
         entries, damaged = _read_entries(path) if path.exists() else ([], [])
         if damaged:
             count = "1 line is" if len(damaged) == 1 else f"{len(damaged)} lines are"
-            tell(f"{path}: line {damaged[0][0]} is damaged ({damaged[0][1]}); {count} left out")
+            tell(f"{path}: line {damaged[0][0]} is damaged ({damaged[0][1]}); {count} left out", logging.WARNING)
         kept = [entry for entry in entries if entry["step"] <= step and "ended" not in entry]
         self.validated = max((entry["step"] for entry in kept if "validation" in entry), default=0)
         with atomic_write(path) as temporary:
@@ -287,7 +288,7 @@ class RunLog:
             try:
                 steps, values = read_spectrum(self.folder)
             except ValueError as error:
-                tell(f"{error}; eigenvalues are recorded anew from step {step}")
+                tell(f"{error}; eigenvalues are recorded anew from step {step}", logging.WARNING)
             else:
                 self.spectra = [(s, v) for s, v in zip(steps, values, strict=True) if s <= step]
 

@@ -22,8 +22,6 @@ from steerers.steering.equivariance import describe_image, describe_keypoint
 from steerers.steering.steerer import Steerer
 from steerers.viz.canvas import AMBER, BLUE, GAP, MUTED, TEXT, Canvas, fit_size, heat_colours, show_patch, to_picture
 
-STEP = 4
-"""Pixels between the places that are compared."""
 CURVE_DEGREES = 2
 """Between the angles of the curve, where the steerer has all of them."""
 _CELL, _HEAD, _COLUMNS, _THUMBNAIL, _LOWEST = 300, 58, 4, 50, 180
@@ -86,8 +84,8 @@ def similarity_maps(
     keypoint: Keypoints,
     image1: Tensor,
     *,
+    step: int,
     order: int | None = None,
-    step: int = STEP,
 ) -> SimilarityMaps:
     """Compare a keypoint of one (3, H, W) image with places of another, ``step`` pixels apart.
 

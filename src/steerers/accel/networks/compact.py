@@ -18,7 +18,7 @@ from steerers.accel.graphs import Graphs
 from steerers.accel.networks import layers
 from steerers.accel.networks.layers import Size, Stencil, make_stencil
 from steerers.features import Keypoints
-from steerers.models.base import Extractor, check_batch, check_keypoints
+from steerers.models.base import check_batch, check_keypoints
 from steerers.models.compact import (
     DEVIATION,
     DIAMETER,
@@ -26,6 +26,7 @@ from steerers.models.compact import (
     Compact,
     Describer,
     Pyramid,
+    TrunkExtractor,
     fold_batch_norms,
     shrink,
     shrink_masks,
@@ -41,7 +42,7 @@ class _Maps(NamedTuple):
     size: Size  # that the features cover
 
 
-class FastCompact(Extractor):
+class FastCompact(TrunkExtractor):
     """A :class:`~steerers.models.compact.Compact` for inference.
 
     Args:
@@ -112,6 +113,9 @@ class FastCompact(Extractor):
             (Keypoints(xy[i, :n], scores[i, :n], diameters[i, :n]), descriptions[i, :n]) for i, n in enumerate(counts)
         ]
 
+    def describe_at(self, maps: _Maps, xy: Tensor) -> Tensor:
+        return self._describe_at(maps, xy.float(), self._stencil_of(maps.size, xy.device)).float()
+
     # What is computed -------------------------------------------------------------------------------------------------
 
     def _extract(
@@ -129,7 +133,7 @@ class FastCompact(Extractor):
         def find(scale: float, stencil: Stencil) -> LevelKeypoints:
             level = shrink(images, scale)
             allowed = None if masks is None else shrink_masks(masks, level)
-            maps = self._maps(level)
+            maps = self.maps(level)
             area = level.shape[-2] * level.shape[-1] / (height * width)
             xy, scores = _choose(level, maps.logits, num_keypoints, allowed, sampling, area)
             return LevelKeypoints(xy, scores, self._describe_at(maps, xy, stencil))
@@ -142,9 +146,9 @@ class FastCompact(Extractor):
         return merge_scales(found, frames, num_keypoints)
 
     def _describe(self, images: Tensor, xy: Tensor, *, stencil: Stencil) -> tuple[Tensor, ...]:
-        return (self._describe_at(self._maps(images), xy, stencil).float(),)
+        return (self._describe_at(self.maps(images), xy, stencil).float(),)
 
-    def _maps(self, images: Tensor) -> _Maps:
+    def maps(self, images: Tensor) -> _Maps:
         height, width = images.shape[-2:]
         size = _padded_size((height, width), self.strides[-1])
         if size != (width, height):
@@ -176,8 +180,10 @@ class FastCompact(Extractor):
 
     def _stencil(self, images: Tensor, scale: float = 1.0) -> Stencil:
         """How features of images at a scale are sampled."""
-        width, height = _padded_size(shrunk_size(images, scale), self.strides[-1])
-        return make_stencil(tuple(((width // s, height // s),) for s in self.strides[1:]), images.device)
+        return self._stencil_of(_padded_size(shrunk_size(images, scale), self.strides[-1]), images.device)
+
+    def _stencil_of(self, size: Size, device: torch.device) -> Stencil:
+        return make_stencil(tuple(((size[0] // s, size[1] // s),) for s in self.strides[1:]), device)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._extracting.clear()

@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 import torch
 
-from steerers._console import PRECISION, Option, flag, names, positive, progress
+from steerers._console import progress
+from steerers.benchmarks import offers
 from steerers.benchmarks.benchmark import Benchmark
 from steerers.benchmarks.report import (
     MODEL_COLUMNS,
@@ -237,26 +238,4 @@ class _Runtime(Benchmark):
         return [run.pipeline.model for run in self.load_runs(arguments, device)]
 
 
-RUNTIME = _Runtime(
-    name="runtime",
-    help="how long description and matching take",
-    about="Time description and matching, apart and together, of random image tensors with random keypoints, for every "
-    "strategy and for test-time augmentation with 4 and 8 rotations.",
-    example="""\
-  steerers eval runtime --models dedode-b,dedode-b-c4-perm,dedode-b-so2 --random-weights --device cuda --report out
-  steerers eval runtime --models upright-sift --strategies dual-softmax,max-matches,tta:4 --repeats 10
-""",
-    data=None,
-    models="upright-sift",
-    num_keypoints=5000,
-    max_size=None,
-    paper=("runtime", ""),
-    own_options=(
-        Option("--strategies", "STRATEGY[:ORDER], with commas between (default: all)", names, "LIST"),
-        Option("--size", "side of the square images: %(default)s", positive, "PX", 784),
-        Option("--repeats", "pairs that are timed: %(default)s", positive, "N", 100),
-        Option("--warm-up", "pairs before them: %(default)s", int, "N", 3),
-        flag("--random-weights", "models without their weights, which time does not depend on"),
-        PRECISION,
-    ),
-)
+RUNTIME = _Runtime(offer=offers.RUNTIME)

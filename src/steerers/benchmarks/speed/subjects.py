@@ -22,10 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from steerers._choices import TTA
 from steerers.benchmarks.runs import describe_steerer
 from steerers.features import Keypoints
 from steerers.matching.assignment import Assignment, number_of_most_matches
-from steerers.matching.strategies import NAMES, TTA, Strategy, check_name, make_strategy
+from steerers.matching.strategies import NAMES, Strategy, check_name, make_strategy
 from steerers.models.base import Combined, Descriptor, Extractor, check_tried
 from steerers.models.zoo import Entry, Model, find
 from steerers.pipeline import count_augmentations
