@@ -1078,10 +1078,12 @@ def test_open_files_are_read_as_their_paths_are(tmp_path: Path) -> None:
             found = load_image(source)
             assert torch.equal(found.tensor, expected.tensor)
             assert not source.closed
+            source.seek(0)  # a file is read from where it is
         assert load_image(file).name == str(path)
     assert load_image(held).name == ""
     held.name = "a.tar, member b.png"
     held.truncate(50)
+    held.seek(0)
     with pytest.raises(ImageError, match=r"cannot read image a\.tar, member b\.png: "):
         load_image(held)
 
