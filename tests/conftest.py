@@ -19,10 +19,11 @@ from hypothesis import HealthCheck, settings
 from helpers import TOLERANCES
 
 # A loaded machine makes single examples slow; that says nothing about the code. To search longer:
-# pytest --hypothesis-profile=thorough
+# pytest --hypothesis-profile=thorough. `make fuzz` looks for damaged files that are not refused with the third.
 _RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("steerers", _RELAXED, max_examples=30)
 settings.register_profile("thorough", _RELAXED, max_examples=500)
+settings.register_profile("fuzz", _RELAXED, max_examples=2000)
 settings.load_profile("steerers")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from helpers import EXAMPLES, Ran, assert_refused, run_command
+from steerers.benchmarks.speed import busy_neighbours
 from steerers.benchmarks.speed.matching import MEASURED
 from steerers.cli import main
 
@@ -222,3 +223,26 @@ def test_pipeline_of_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path
 )
 def test_refusals(arguments: list[str], message: str) -> None:
     assert_refused(["bench", *arguments], message)
+
+
+def test_beside_busy_processes(tmp_path: Path) -> None:
+    """They are there while it measures, and gone when it ends."""
+    out = tmp_path / "table.json"
+    ran = run_command(
+        "bench", "match", "--num", 50, "--dim", 16, "--repeats", 1, "--strategies", "dual-softmax", "--load", 1,
+        "--json", out,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "busy processes beside 1" in ran.out
+    assert json.loads(out.read_text())["busy processes beside"] == 1
+    with busy_neighbours(2):
+        assert len(children()) >= 2
+    assert not children()
+
+
+def children() -> list[str]:
+    """Busy processes that this one has started."""
+    listed = Path(f"/proc/self/task/{os.getpid()}/children")
+    if not listed.exists():
+        pytest.skip("the system does not list children")
+    return [pid for pid in listed.read_text().split() if "os.getppid()" in Path(f"/proc/{pid}/cmdline").read_text()]
