@@ -1,5 +1,6 @@
 # make demo    match two example pictures and show the result      make test    run the test suite
 # make check   lint and types                                      make clean   remove the environment
+# make fuzz    read thousands of damaged files of every kind
 #
 # Both set up .venv with pip first. Variables:
 #   PYTHON=python3.12        the interpreter (3.11 or newer)
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH_OPTION := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: demo test check format clean
+.PHONY: demo test fuzz check format clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.steerers
@@ -28,6 +29,9 @@ demo: $(VENV)/.steerers
 
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(TESTS)
+
+fuzz: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --hypothesis-profile=fuzz tests/test_damaged_files.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import PIL.Image
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -18,10 +19,11 @@ from hypothesis import HealthCheck, settings
 from helpers import TOLERANCES
 
 # A loaded machine makes single examples slow; that says nothing about the code. To search longer:
-# pytest --hypothesis-profile=thorough
+# pytest --hypothesis-profile=thorough. `make fuzz` looks for damaged files that are not refused with the third.
 _RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("steerers", _RELAXED, max_examples=30)
 settings.register_profile("thorough", _RELAXED, max_examples=500)
+settings.register_profile("fuzz", _RELAXED, max_examples=2000)
 settings.load_profile("steerers")
 
 
@@ -45,6 +47,12 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.chdir(folder)
     monkeypatch.setenv("STEERERS_HOME", str(folder / "home"))
     return folder
+
+
+@pytest.fixture
+def strict_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every picture is above Pillow's own limit of pixels, as one of 200 megapixels is: ours alone shall count."""
+    monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 10)
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,12 @@ def test_no_module_imports_in_a_circle(rooms: ModuleType) -> None:
     assert rooms.circles(rooms.read_imports()) == []
 
 
+def test_image_files_are_opened_in_one_place() -> None:
+    """So that one limit holds, and one kind of error."""
+    sources = (EXAMPLES.parent / "src").rglob("*.py")
+    assert [path.name for path in sources if "Image.open(" in path.read_text(encoding="utf-8")] == ["decode.py"]
+
+
 def test_circles_and_wrong_edges_are_found(rooms: ModuleType) -> None:
     imports = {"matching.a": {"models.b"}, "models.b": {"accel.c"}, "accel.c": {"matching.a"}, "models.d": {"models.b"}}
     assert rooms.circles(imports) == [["accel.c", "matching.a", "models.b"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers import contents, run_on_full_disk
-from steerers._files import atomic_write, writing
+from steerers._files import MAX_DEPTH, atomic_write, parse_json, read_json, writing
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
 
@@ -84,6 +85,50 @@ def test_atomic_write_of_a_long_name(tmp_path: Path) -> None:
     with atomic_write(target) as temporary:
         temporary.write_text("new")
     assert target.read_text() == "new"
+
+
+@POSIX
+def test_atomic_write_to_a_loop_of_links(tmp_path: Path) -> None:
+    """Resolving such a path is an error of its own kind in Python before 3.13."""
+    (tmp_path / "a.json").symlink_to(tmp_path / "b.json")
+    (tmp_path / "b.json").symlink_to(tmp_path / "a.json")
+    with atomic_write(tmp_path / "a.json") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "a.json").read_text() == "new"
+
+
+# JSON -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe\xfd", "not JSON"),
+        (b"[" * 100_000, "not JSON.*recursion"),
+        (b'{"a":' * 100_000, "not JSON.*recursion"),
+        (b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), "nested more than 64 deep"),
+        (b'{"a":' * 65 + b"1" + b"}" * 65, "nested more than 64 deep"),
+        (b"1" * 5000, "not JSON"),
+    ],
+    ids=range(8),
+)
+def test_json_that_is_none_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"a\.json: .*{reason}"):
+        read_json(path)
+
+
+def test_json_comes_back(tmp_path: Path) -> None:
+    value = {"a": [1, 2.5, None, True, "é"], "b": {"c": {}}}
+    (tmp_path / "a.json").write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
+    assert read_json(tmp_path / "a.json") == value
+    nested = parse_json("[" * (MAX_DEPTH - 1) + "1" + "]" * (MAX_DEPTH - 1))
+    assert str(nested).count("[") == MAX_DEPTH - 1
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "missing.json")
 
 
 # Full disks -----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from steerers.geometry import (
     circular_mode,
     estimate_homography,
     estimate_pose,
+    nearest_points,
     quarter_turns,
     resized_points,
     rotate_image,
@@ -132,6 +133,17 @@ def test_transform_points(seed: int, dtype: torch.dtype) -> None:
     back = transform_points(torch.linalg.inv(transform), mapped)
     torch.testing.assert_close(back, xy, atol=TOLERANCE[dtype] * 10, rtol=1e-4 if dtype == torch.float32 else 1e-9)
     assert transform_points(transform.float(), xy[:0]).shape == (0, 3, 2)
+
+
+@given(seed=seeds, counts=st.tuples(st.integers(0, 20), st.integers(1, 20)), at_once=st.integers(1, 60))
+def test_nearest_points_are_those_of_all_distances(seed: int, counts: tuple[int, int], at_once: int) -> None:
+    points, others = randn(counts[0], 2, seed=seed), randn(counts[1], 2, seed=seed + 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("steerers.geometry.DISTANCES_AT_ONCE", at_once)
+        distance, index = nearest_points(points, others)
+    apart = (points[:, None] - others).norm(dim=2)
+    assert torch.equal(index, apart.argmin(dim=1))
+    torch.testing.assert_close(distance, apart.amin(dim=1))
 
 
 # Rotations ------------------------------------------------------------------------------------------------------------

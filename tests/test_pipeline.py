@@ -342,6 +342,11 @@ def test_angles_are_degrees(strategy: str | None) -> None:
     assert len(found) < len(m) / 2
 
 
+def test_tta_of_more_rotations_than_memory_holds() -> None:
+    with pytest.raises(ValueError, match="order must be at most 360 for tta, got 1000000000"):
+        steerers.load("sift", strategy="tta", order=10**9)
+
+
 @pytest.mark.parametrize("order", [None, 1, 2.5, "8"])
 def test_orders_that_tta_does_not_have(order: object) -> None:
     with pytest.raises(ValueError, match="order must be a whole number of at least 2 for tta, got"):
@@ -419,6 +424,29 @@ def test_features_check_their_shapes(fields: dict[str, torch.Tensor], message: s
     good = {"keypoints": torch.zeros(3, 2), "descriptions": torch.zeros(3, 8), "scores": torch.zeros(3)}
     with pytest.raises(ValueError, match=message):
         Features(**{**good, **fields}, image_size=(4, 4))
+
+
+def test_features_take_arrays() -> None:
+    matcher, found = steerers.load("sift"), np.random.default_rng(0).normal(size=(3, 128))
+    features = Features(np.zeros((3, 2), np.float32), found, np.ones(3), (4, 4), orientation=np.eye(2))
+    assert all(isinstance(value, torch.Tensor) for value in (features.keypoints, features.scores, features.orientation))
+    np.testing.assert_array_equal(features.descriptions.numpy(), found)
+    assert sorted(matcher.match(features, features).indices.tolist()) == [[0, 0], [1, 1], [2, 2]]
+    assert torch.equal(Keypoints(np.ones((3, 2)), np.ones(3)).xy, torch.ones(3, 2).double())
+    for wrong in ("abc", [[1, 2]], np.array([["a", "b"]])):
+        with pytest.raises(TypeError, match="keypoints must be a tensor or a NumPy array of numbers, got"):
+            Features(wrong, found, np.ones(3), (4, 4))
+        with pytest.raises(TypeError, match="xy must be a tensor or a NumPy array of numbers, got"):
+            Keypoints(wrong, torch.ones(3))
+
+
+def test_images_are_not_taken_for_features() -> None:
+    matcher, features = steerers.load("sift"), Features(torch.zeros(0, 2), torch.zeros(0, 128), torch.zeros(0), (4, 4))
+    for pair in (("a.jpg", "b.jpg"), (features, "b.jpg"), (None, features)):
+        with pytest.raises(TypeError, match=r"must be Features, .* got (str|None).*call the matcher with them"):
+            matcher.match(*pair)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"must be Features, .* got str"):
+        steerers.load("sift", strategy="tta").match_rotated(["a.jpg"] * 4, features)  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("field", ["scores", "scales", "orientations"])

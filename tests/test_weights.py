@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,34 @@ def test_not_weights(content: bytes, suffix: str, tmp_path: Path) -> None:
     with pytest.raises(WeightsError) as caught:
         _weights.load_state(path)
     assert str(path) in str(caught.value)
+
+
+class Grows:
+    """Asks for as many bytes as one likes when it is unpickled, which PyTorch allows."""
+
+    def __reduce__(self) -> Any:
+        return bytearray, (10**12,)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_that_asks_for_memory_is_refused(zipped: bool, tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    content = {"w": torch.zeros(3), "more": Grows()}
+    path.write_bytes(torch_bytes(content, _use_new_zipfile_serialization=zipped))
+    with pytest.raises(WeightsError, match=r"w\.pth: refused, it asks for the Python object builtins\.bytearray"):
+        _weights.load_state(path)
+
+
+def test_a_packed_file_is_refused(tmp_path: Path) -> None:
+    """A thousandth of what it becomes."""
+    path = tmp_path / "w.pth"
+    whole = zipfile.ZipFile(io.BytesIO(torch_bytes({"w": torch.zeros(300, 300)})))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in whole.namelist():
+            archive.writestr(name, whole.read(name))
+    assert path.stat().st_size < 5000
+    with pytest.raises(WeightsError, match=r"w\.pth: refused, not a file of tensors"):
+        _weights.load_state(path)
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.02, 0.5, 0.99])

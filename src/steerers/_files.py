@@ -1,8 +1,9 @@
-"""Files written whole or not at all."""
+"""Files: written whole or not at all, and JSON read however it is damaged."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 import shutil
@@ -10,9 +11,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 StrPath = str | os.PathLike[str]
+MAX_DEPTH = 64
+"""Most lists and tables within one another in a file: no file of this package has ten, and Python's stack ends."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the last is a limit of the process, or of the file system
 _UMASK_LOCK = threading.Lock()
@@ -39,7 +42,7 @@ def atomic_write(path: StrPath) -> Iterator[Path]:
         with writing(asked):
             yield asked
         return
-    target = asked.resolve()
+    target = Path(os.path.realpath(asked))  # resolve() would raise RuntimeError where links go in a loop
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "the folder does not exist", str(target.parent))
     temporary = target.with_name(f".steerers-{secrets.token_hex(8)}{target.suffix}")
@@ -99,3 +102,40 @@ def _umask() -> int:
         mask = os.umask(0o022)
         os.umask(mask)
     return mask
+
+
+def read_json(path: StrPath) -> Any:
+    """What a file of JSON holds.
+
+    Raises:
+        ValueError: naming the file, if it is damaged, or nested beyond :data:`MAX_DEPTH`.
+    """
+    try:
+        return parse_json(Path(path).read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{os.fspath(path)}: {error}") from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a text; ValueError for what is none, or nested beyond :data:`MAX_DEPTH`."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"damaged, or not JSON ({error})") from error
+    check_depth(value)
+    return value
+
+
+def check_depth(value: Any) -> None:
+    """Refuse lists and tables nested beyond :data:`MAX_DEPTH`, which no function that calls itself could walk."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return
+    raise ValueError(f"its lists and tables are nested more than {MAX_DEPTH} deep")

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import re
+import zipfile
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -28,7 +31,10 @@ from steerers._version import __version__
 FORMAT_VERSION = 1
 _RESERVED = ("format_version", "sha256", "metadata_sha256")
 _TORCH_SUFFIXES = (".pth", ".pt", ".ckpt")
-_PICTURES = ("JPEG", "PNG", "TIFF", "WEBP", "BMP", "GIF")
+_PICTURES = {
+    "JPEG": rb"\xff\xd8\xff", "PNG": rb"\x89PNG", "TIFF": rb"II\*\0|MM\0\*", "WEBP": rb"RIFF....WEBP", "BMP": b"BM",
+    "GIF": b"GIF8",
+}  # fmt: skip
 _WRAPPER_PREFIXES = ("module.", "_orig_mod.")
 
 
@@ -192,7 +198,7 @@ def _hash_metadata(metadata: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def opened(path: StrPath) -> Iterator[Any]:
+def opened(path: StrPath) -> Iterator[BufferedReader]:
     """A file open for reading; one that cannot be had is a :class:`WeightsError`."""
     try:
         with open(path, "rb") as stream:
@@ -217,20 +223,32 @@ def read(path: StrPath, *, any_ending: bool = False) -> Any:
 def _read_torch(path: StrPath) -> Any:
     with opened(path) as stream:
         try:
+            _check_growth(stream)
             return torch.load(stream, map_location="cpu", weights_only=True)
         except Exception as error:  # damaged bytes make torch raise nearly anything
             raise WeightsError(f"{path}: {_image_instead(path) or _why_refused(error)}") from error
 
 
+def _check_growth(stream: BufferedReader) -> None:
+    """Refuse a file that is much larger in memory: one that is packed, which PyTorch's archives are not, or that asks
+    PyTorch for a ``bytearray``, which may be of any size and which no weights need."""
+    with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if content.find(b"bytearray") >= 0:
+            raise UnpicklingError("GLOBAL builtins.bytearray")
+        size = len(content)
+    if zipfile.is_zipfile(stream):
+        with zipfile.ZipFile(stream) as archive:
+            if sum(member.file_size for member in archive.infolist()) > size:
+                raise UnpicklingError("packed")
+    stream.seek(0)
+
+
 def _image_instead(path: StrPath) -> str | None:
     """The reason where an image was taken for weights."""
-    from PIL import Image
-
-    try:
-        with Image.open(path, formats=_PICTURES) as image:
-            return f"an image ({image.format}), not a file of tensors"
-    except Exception:  # damaged bytes make Pillow raise nearly anything
-        return None
+    with opened(path) as stream:
+        start = stream.read(12)
+    kind = next((kind for kind, form in _PICTURES.items() if re.match(form, start, re.DOTALL)), None)
+    return None if kind is None else f"an image ({kind}), not a file of tensors"
 
 
 def _why_refused(error: Exception) -> str:

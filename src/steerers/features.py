@@ -9,20 +9,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from steerers.geometry import Fundamental, Homography, Pose
 
     FloatArray = NDArray[np.float32]
     IntArray = NDArray[np.int64]
     BoolArray = NDArray[np.bool_]
+
+
+Numbers: TypeAlias = Tensor | NDArray[Any]
+"""What callers may give where tensors are worked with."""
+
+
+def as_tensor(name: str, values: Numbers) -> Tensor:
+    """Numbers that a caller may have in a NumPy array, as a tensor; a tensor stays as it is.
+
+    Raises:
+        TypeError: saying by its ``name`` what is neither.
+    """
+    if isinstance(values, Tensor):
+        return values
+    if isinstance(values, (np.ndarray, np.generic)) and values.dtype.kind in "biuf":
+        return torch.from_numpy(np.require(values, values.dtype.newbyteorder("="), ["C", "W"]))
+    what = f"an array of {values.dtype}" if isinstance(values, np.ndarray) else type(values).__name__
+    raise TypeError(f"{name} must be a tensor or a NumPy array of numbers, got {what}")
+
+
+def _take_arrays(record: Keypoints | Features, *names: str) -> None:
+    """Exchange arrays in the fields of those names for tensors."""
+    for name in names:
+        value = getattr(record, name)
+        if value is not None and not isinstance(value, Tensor):
+            object.__setattr__(record, name, as_tensor(name, value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +64,7 @@ class Keypoints:
     orientations: Tensor | None = None  # (N,) float32
 
     def __post_init__(self) -> None:
+        _take_arrays(self, "xy", "scores", "scales", "orientations")
         if self.xy.ndim != 2 or self.xy.shape[1] != 2:
             raise ValueError(f"keypoints.xy must have shape (N, 2), got {tuple(self.xy.shape)}")
         for name in ("scores", "scales", "orientations"):
@@ -74,7 +100,10 @@ class Keypoints:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Keypoints of one image with their descriptions: what matching needs to know of an image."""
+    """Keypoints of one image with their descriptions: what matching needs to know of an image.
+
+    NumPy arrays are taken too, and become tensors.
+    """
 
     keypoints: Tensor  # (N, 2) float32, stored pixels
     descriptions: Tensor  # (N, D)
@@ -85,6 +114,7 @@ class Features:
     """Linear part, without scale, of the map from stored pixels to what the model saw (EXIF); the identity if none."""
 
     def __post_init__(self) -> None:
+        _take_arrays(self, "keypoints", "descriptions", "scores", "orientation")
         n = len(self)
         if self.keypoints.shape != (n, 2):
             raise ValueError(f"keypoints must have shape (N, 2), got {tuple(self.keypoints.shape)}")

@@ -22,6 +22,8 @@ Size: TypeAlias = tuple[int, int]
 
 MOST_AT_ONCE = 1 << 20
 """Pixels whose places in another image are computed at a time."""
+DISTANCES_AT_ONCE = 1 << 23
+"""Distances between points that are held at a time."""
 MODE_WIDTH = math.radians(10.0)
 """Standard deviation of the kernel that :func:`circular_mode` smooths angles with."""
 FEW_ANGLES = 64
@@ -86,6 +88,19 @@ def scaling(size: Size, new_size: Size) -> Tensor:
 def resized_points(xy: Tensor, ratio: Tensor | float) -> Tensor:
     """(..., 2) pixels of an image as those of it made ``ratio`` times as large, as :func:`scaling`, in their dtype."""
     return (xy + 0.5) * ratio - 0.5
+
+
+def nearest_points(points: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """(N,) distances from (N, 2) points to the nearest of (M, 2) others, and the (N,) indices of those.
+
+    However many there are, memory stays small. ``M`` must not be 0.
+    """
+    at_once = max(1, DISTANCES_AT_ONCE // len(others))
+    found = [
+        torch.cdist(part, others, compute_mode="donot_use_mm_for_euclid_dist").min(dim=1)
+        for part in points.split(at_once)
+    ]
+    return torch.cat([distance for distance, _ in found]), torch.cat([index for _, index in found])
 
 
 # Rotations ------------------------------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ from steerers.steering.steerer import Steerer
 logger = logging.getLogger(__name__)
 
 BATCH_ON_GPU = 4
+MAX_AUGMENTATIONS = 360
+"""Most rotations of an image that test-time augmentation describes: it keeps the descriptions of all of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +184,7 @@ class Pipeline:
             raise ValueError(
                 "tta describes rotated copies of the image: give the images to the matcher, not descriptions"
             )
+        _check_features(features0, features1)
         for features in (features0, features1):
             if features.model and features.model != self.model.name:
                 raise ValueError(f"features of model {features.model!r} cannot be matched by {self.model.name!r}")
@@ -194,6 +197,7 @@ class Pipeline:
     def match_rotated(self, rotated0: Sequence[Features], features1: Features) -> Matches:
         """Test-time augmentation: match what :meth:`extract_rotated` gave of the first image at each of
         :attr:`rotations`, and keep the rotation with the most matches."""
+        _check_features(*rotated0, features1)
         if len(rotated0) != len(self.rotations):
             raise ValueError(
                 f"tta of order {self.tta} needs the descriptions of {self.tta} rotations, got {len(rotated0)}"
@@ -203,12 +207,12 @@ class Pipeline:
         angle = self.rotations[best] if len(found[best]) else None
         return self._to_matches(replace(found[best], angle=angle), rotated0[best], features1)
 
-    def extract_rotated(self, image: Image, angle: float) -> Features:
+    def extract_rotated(self, image: ImageSource | Image, angle: float) -> Features:
         """:meth:`extract` of the image rotated by ``angle``, in radians, with keypoints of the image as it was.
 
         A squashed one rotates as if it had its shape, and is squashed again: the network sees one size alone.
         """
-        squashed = self.resize == "squash"
+        image, squashed = self.load_image(image), self.resize == "squash"
         rotate = partial(rotate_squashed, size=image.upright_size) if squashed else rotate_image
         allowed = torch.ones(image.tensor.shape[1:]) if image.mask is None else image.mask.float()
         rotated, to_rotated = rotate(image.tensor.to(self.device), angle, fill=0.5)
@@ -377,7 +381,18 @@ def count_augmentations(order: Order) -> int:
         return 4
     if not isinstance(order, int) or order < 2:
         raise ValueError(f"order must be a whole number of at least 2 for tta, got {order!r}")
+    if order > MAX_AUGMENTATIONS:
+        raise ValueError(f"order must be at most {MAX_AUGMENTATIONS} for tta, got {order}")
     return order
+
+
+def _check_features(*given: object) -> None:
+    for features in given:
+        if not isinstance(features, Features):
+            raise TypeError(
+                f"features must be Features, as matcher.extract(image) gives them, got {type(features).__name__}; to "
+                "match images, call the matcher with them: matcher(image0, image1)"
+            )
 
 
 def _stored_rotations(

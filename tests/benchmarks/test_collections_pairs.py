@@ -15,6 +15,7 @@ from PIL.TiffImagePlugin import IFDRational
 from steerers.benchmarks.collections import Position, Selection, ground_distance, list_images, list_pairs, read_position
 from steerers.benchmarks.predict import Pair
 from steerers.datasets.photos import ENDINGS
+from steerers.images.load import ImageError
 
 NAMES = ("a.jpg", "b.JPG", "c.jpg", "d.jpg", "e.jpg")
 METRE = 180 / 3.141592653589793 / 6_371_008.8  # of latitude, in degrees
@@ -109,7 +110,14 @@ def test_no_position(tmp_path: Path) -> None:
     photograph(tmp_path / "a.jpg")
     (tmp_path / "b.jpg").write_bytes(b"no picture")
     assert read_position(tmp_path / "a.jpg") is None
-    assert read_position(tmp_path / "b.jpg") is None
+    with pytest.raises(ImageError, match=r"cannot read image .*b\.jpg: it is not an image"):
+        read_position(tmp_path / "b.jpg")
+
+
+@pytest.mark.usefixtures("strict_pillow")
+def test_a_position_of_a_large_photograph(tmp_path: Path) -> None:
+    photograph(tmp_path / "a.jpg", (10.0, 20.0))
+    assert read_position(tmp_path / "a.jpg") == pytest.approx((10.0, 20.0))
 
 
 places = st.tuples(st.floats(-89, 89), st.floats(-180, 180))

@@ -83,6 +83,27 @@ def test_the_shortest_side_is_exact_and_the_shape_kept(width: int, height: int, 
     assert max(fitted) == pytest.approx(short_side * max(width, height) / min(width, height), abs=0.5)
 
 
+@pytest.mark.usefixtures("strict_pillow")
+def test_large_images_are_shrunk_as_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+
+    def load(path: Path, *, max_size: int | None = None) -> Image:
+        asked.append(max_size)
+        return load_image(path, max_size=max_size)
+
+    monkeypatch.setattr("steerers.benchmarks.predict.load_image", load)
+    PIL.Image.new("L", (500, 400)).save(tmp_path / "a.png")
+    assert load_at(tmp_path / "a.png", ViewSettings(short_side=40)).tensor.shape == (3, 40, 50)
+    assert load_at(tmp_path / "a.png", ViewSettings(20, resize="squash")).tensor.shape == (3, 128, 160)
+    assert asked == [50, 160]
+
+
+def test_a_strip_is_not_enlarged_without_end(tmp_path: Path) -> None:
+    PIL.Image.new("L", (20_000, 1)).save(tmp_path / "strip.png")
+    with pytest.raises(ImageError, match=r"strip\.png would be 11520000 x 576 at a shortest side of 576, more than"):
+        load_at(tmp_path / "strip.png", ViewSettings(short_side=576))
+
+
 @pytest.mark.parametrize(("size", "short_side"), [((120, 90), 60), ((60, 90), 90), ((75, 75), 75)])
 def test_frames_survive_both_shrinking_and_enlarging(size: tuple[int, int], short_side: int) -> None:
     image = load_image(blob(size, (0.4, 0.55)))

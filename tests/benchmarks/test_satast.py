@@ -91,6 +91,7 @@ def test_annotations_may_lie_in_the_folder_itself(data: Path, tmp_path: Path) ->
         ([], [], {}, "must be equally many points"),
         ([[1.0, 2.0]], [[1.0, 2.0], [3.0, 4.0]], {}, r"got shapes \(1, 2\) and \(2, 2\)"),
         ([[1.0, math.nan]], [[1.0, 2.0]], {}, "NaN or infinite"),
+        ([[1.0, 10**400]], [[1.0, 2.0]], {}, r"not an annotation of SatAst \(OverflowError"),
         ([[1.0, 2.0]], [[1.0, 2.0]], {"correspondences": []}, "not an annotation of SatAst"),
         ([[1.0, 2.0]], [[1.0, 2.0]], {"query_path": 5}, "not an annotation of SatAst"),
         ([[1.0, 2.0]], [[1.0, 2.0]], {}, r"names .*, which is not there; get https://github.com/georg-bn/satast"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -242,12 +243,13 @@ def test_a_file_that_cannot_be_opened_is_left_alone(pairs: list[Pair], tmp_path:
 
 
 def test_a_file_is_kept_whole_or_not_at_all(pairs: list[Pair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: Path, **_: object) -> None:
-        path.write_bytes(b"half")
-        raise OSError("no space left")
+    def fail(path: Path, data: bytes) -> None:
+        path.open("wb").write(data[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(np, "savez_compressed", fail)
-    with pytest.raises(OSError, match="no space left"):
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(OSError, match="the disk is full") as caught:
         predict_or_load([make_run()], pairs, cache=tmp_path)
     (folder,) = tmp_path.iterdir()
     assert list(folder.iterdir()) == []
+    assert Path(caught.value.filename).parent == folder

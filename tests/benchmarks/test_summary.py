@@ -139,7 +139,7 @@ def test_the_command_reads_what_benchmarks_wrote(elsewhere: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "is no report that `steerers eval` wrote (JSONDecodeError"),
+        ("", "is no report that `steerers eval` wrote (ValueError: damaged, or not JSON"),
         ("[]", "is no report that `steerers eval` wrote (TypeError"),
         ("{}", "is no report that `steerers eval` wrote (KeyError: 'benchmark')"),
         ('{"benchmark": 5, "settings": {}, "tables": []}', "is no report that `steerers eval` wrote"),
@@ -156,7 +156,7 @@ def test_the_command_reads_what_benchmarks_wrote(elsewhere: Path) -> None:
         (
             '{"benchmark": "sat-ast", "settings": {}, "tables": [{"rotation": "upright", "rows": '
             '[{"label": "a", "auc": {"10": "much"}}]}]}',
-            "auc of 'a' is no number, got ['much']",
+            "auc of 'a' is no number from 0 to 1, got ['much']",
         ),
     ],
 )

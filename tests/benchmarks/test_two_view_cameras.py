@@ -104,7 +104,10 @@ def test_broken_cameras_are_refused(tmp_path: Path, changes: dict[str, Any], mes
         list_pairs(tmp_path)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "not JSON"), ("{}", "it holds no list")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "damaged, or not JSON"), ("[" * 99999, "damaged, or not JSON"), ("{}", "it holds no list")],
+)
 def test_broken_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
     make_sequence(tmp_path / "s")
     (tmp_path / "s" / "cameras.json").write_text(text)

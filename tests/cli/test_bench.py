@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from helpers import EXAMPLES, Ran, assert_refused, run_command
+from steerers.benchmarks.speed import busy_neighbours
 from steerers.benchmarks.speed.matching import MEASURED
 from steerers.cli import main
 
@@ -132,6 +133,9 @@ def test_no_matches_at_all_is_still_json(tmp_path: Path) -> None:
         (["--dim", "15", "--strategies", "procrustes"], "dim must be even, got 15"),
         (["--order", "-8"], "argument --order: '-8' is not a whole number"),
         (["--order", "1"], "order"),
+        (["--order", "1000000000"], "the order of a cyclic group must be at most 4096, got 1000000000"),
+        (["--num", "1000000000"], "num must be 1 to 65536, got 1000000000"),
+        (["--dim", "1000000000"], "dim must be at most 4096, got 1000000000"),
         (["--peak-tflops", "-1"], "argument --peak-tflops: '-1' is not a number above 0"),
         (["--matching", "2"], "argument --matching: '2' is not a number from 0 to 1"),
         (["--matching", "half"], "argument --matching: 'half' is not a number from 0 to 1"),
@@ -208,6 +212,8 @@ def test_pipeline_of_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path
         (["describe", "--models", "sift,orb", "--weights", "a.pth"], "--weights goes with one model"),
         (["describe", "--random-weights", "--weights", "a.pth"], "--weights and --random-weights exclude each other"),
         (["describe", "--device", "cuda:99"], "device 'cuda:99' is not available"),
+        (["describe", "--size", "1000000x1000000"], "size must be at most 16.8 megapixels, got 1000000 x 1000000"),
+        (["describe", "--num-keypoints", "1000000000000"], "num_keypoints must be at most 65536, got 1000000000000"),
         (["pipeline"], "give images, or a folder of them with --data"),
         (["pipeline", "a.jpg", "--data", "."], "give images, or a folder of them with --data"),
         (["pipeline", "--data", "no-such-folder"], "no such folder of images: no-such-folder"),
@@ -217,3 +223,26 @@ def test_pipeline_of_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path
 )
 def test_refusals(arguments: list[str], message: str) -> None:
     assert_refused(["bench", *arguments], message)
+
+
+def test_beside_busy_processes(tmp_path: Path) -> None:
+    """They are there while it measures, and gone when it ends."""
+    out = tmp_path / "table.json"
+    ran = run_command(
+        "bench", "match", "--num", 50, "--dim", 16, "--repeats", 1, "--strategies", "dual-softmax", "--load", 1,
+        "--json", out,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "busy processes beside 1" in ran.out
+    assert json.loads(out.read_text())["busy processes beside"] == 1
+    with busy_neighbours(2):
+        assert len(children()) >= 2
+    assert not children()
+
+
+def children() -> list[str]:
+    """Busy processes that this one has started."""
+    listed = Path(f"/proc/self/task/{os.getpid()}/children")
+    if not listed.exists():
+        pytest.skip("the system does not list children")
+    return [pid for pid in listed.read_text().split() if "os.getppid()" in Path(f"/proc/{pid}/cmdline").read_text()]

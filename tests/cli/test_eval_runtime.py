@@ -56,6 +56,8 @@ def test_without_weights_and_without_the_paper(capsys: pytest.CaptureFixture[str
         (["--precision", "float8"], "unknown precision 'float8'"),
         (["--random-weights", "--weights", "w.pth"], "exclude each other"),
         (["--size", "8"], "size must be at least 32"),
+        (["--size", "1000000"], "size must be at most 16.8 megapixels, got 1000000 x 1000000"),
+        (["--num-keypoints", "10000000000"], "num_keypoints must be at most 65536, got 10000000000"),
         (["--warm-up", "-1"], "warm_up must be at least 0"),
         (["--repeats", "0"], "'0' is not a whole number of at least 1"),
     ],

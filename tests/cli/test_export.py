@@ -71,6 +71,8 @@ def test_options_reach_the_exporter(
         (["compact", "--size", "640"], "'640' is not a width and height such as 640x480"),
         (["compact", "--opset", "7"], "opset must be 18 to 23, got 7"),
         (["compact", "--num-keypoints", "0"], "'0' is not a whole number of at least 1"),
+        (["compact", "--num-keypoints", "1000000000000"], "num_keypoints must be at most 65536, got 1000000000000"),
+        (["compact", "--size", "100000x100000"], "size must be at most 16.8 megapixels, got 100000 x 100000"),
     ],
 )
 def test_refusals(elsewhere: Path, arguments: list[str], message: str) -> None:

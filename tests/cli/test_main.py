@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import steerers
 from helpers import EXAMPLES, Ran, run_command
-from steerers.cli import Parser, main, make_parser
+from steerers.cli import OUT_OF_MEMORY, Parser, main, make_parser
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
 
 
 def commands(parser: argparse.ArgumentParser, *above: str) -> list[list[str]]:
@@ -142,6 +145,9 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         (ValueError(), "steerers: ValueError\n"),
         (PermissionError(13, "Permission denied", "a.jpg"), "steerers: a.jpg: Permission denied\n"),
         (OSError("broken"), "steerers: broken\n"),
+        (MemoryError(), f"steerers: {OUT_OF_MEMORY}\n"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), f"steerers: {OUT_OF_MEMORY}\n"),
+        (torch.OutOfMemoryError("CUDA out of memory"), f"steerers: {OUT_OF_MEMORY}\n"),
         (ImportError("needs kornia: pip install 'steerers[frozen]'"),
          "steerers: needs kornia: pip install 'steerers[frozen]'\n"),
     ],
@@ -159,9 +165,10 @@ def test_an_interruption_is_no_traceback(capsys: pytest.CaptureFixture[str], mon
     assert run(capsys, "match", "a.jpg", "b.jpg") == (130, "", "steerers: interrupted\n")
 
 
-def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_with(monkeypatch, ZeroDivisionError("a bug"))
-    with pytest.raises(ZeroDivisionError, match="a bug"):
+@pytest.mark.parametrize("error", [ZeroDivisionError, RuntimeError])
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    fail_with(monkeypatch, error("a bug"))
+    with pytest.raises(error, match="a bug"):
         main(["match", "a.jpg", "b.jpg"])
 
 
@@ -275,15 +282,51 @@ def test_help_and_usage_errors_wait_for_no_heavy_module() -> None:
     assert (done.stdout, done.stderr) == ("done\n", "")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
-def test_a_reader_that_leaves() -> None:
-    """As in ``steerers models | head -1``: neither a traceback nor Python's own complaint when it closes the pipe."""
-    command = [sys.executable, "-m", "steerers", "models"]
+def run_writing_to(output: int, command: str) -> tuple[int, str]:
+    """The exit code and standard error of a command whose output goes to a file descriptor, as users run it."""
+    line = [sys.executable, "-m", "steerers", command]
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(line, stdout=output, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
+    return done.returncode, done.stderr
+
+
+@POSIX
+@pytest.mark.parametrize("command", ["models", "--help"])
+def test_a_reader_that_leaves(command: str) -> None:
+    """As in ``steerers models | head -1``: neither a traceback nor Python's own complaint when it closes the pipe."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
+        assert run_writing_to(writing, command) == (1, "")
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (1, "")
+
+
+@POSIX
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("command", ["models", "--help"])
+def test_output_to_a_full_disk(command: str) -> None:
+    with open("/dev/full", "wb") as full:
+        found = run_writing_to(full.fileno(), command)
+    assert found == (2, "steerers: cannot write to standard output: No space left on device\n")
+
+
+@POSIX
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_closed_streams(closed: str) -> None:
+    """Python has no standard output then, or no standard error."""
+    command = f"{shlex.quote(sys.executable)} -m steerers models {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (closed == "2>&-")
+
+
+@POSIX
+def test_a_loop_of_links(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    first, second = tmp_path / "a.jpg", tmp_path / "b.jpg"
+    first.symlink_to(second)
+    second.symlink_to(first)
+    for arguments in (["match", first, second], ["match", EXAMPLES / "coffee.jpg", first, "--out", second]):
+        code, out, err = run(capsys, *map(str, arguments))
+        assert (code, out) == (2, "")
+        assert re.fullmatch(rf"steerers: (cannot write )?{tmp_path}/[ab]\.jpg: [^\n]+\n", err), err

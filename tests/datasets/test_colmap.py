@@ -29,6 +29,7 @@ from steerers.datasets.photos import PhotoStore, held_out
 from steerers.datasets.reconstruction import TRACKS, Reconstruction
 from steerers.datasets.views import Views, draw_homographies
 from steerers.geometry import rotation, transform_points
+from steerers.images.decode import header_size
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -350,6 +351,24 @@ def test_export_needs_no_pycolmap_and_changes_nothing(
         torch.testing.assert_close(first.anchors, second.anchors, equal_nan=True, atol=0, rtol=0)
 
 
+@pytest.mark.usefixtures("strict_pillow")
+def test_large_photographs_are_carried_too(root: Path, tmp_path: Path) -> None:
+    export(root, tmp_path / "as they are")
+    export(root, tmp_path / "shrunk", max_size=50)
+    assert header_size(tmp_path / "as they are" / "images" / NAMES[0]) == (CAMERAS[0].width, CAMERAS[0].height)
+    assert max(header_size(tmp_path / "shrunk" / "images" / NAMES[0])) == 50
+
+
+@pytest.mark.parametrize("name", ["../../stolen.png", "/tmp/stolen.png"])
+def test_nothing_is_written_beside_the_folder_that_is_asked_for(root: Path, tmp_path: Path, name: str) -> None:
+    write_scene(tmp_path / "scene")
+    found = Reconstruction.read(tmp_path / "scene")
+    replace(found, names=(name, *found.names[1:])).save(tmp_path / "scene" / TRACKS)
+    with pytest.raises(ValueError, match=r"scene: its photographs would be written to elsewhere: .*stolen\.png"):
+        export(tmp_path / "scene", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_photographs_may_be_smaller_than_their_cameras(root: Path, tmp_path: Path) -> None:
     export(root, tmp_path, max_size=120)
     shrunk = Colmap(tmp_path, views=Views(size=96, scale=(0.8, 1.1), photometric=0.0))
@@ -416,19 +435,20 @@ def test_distorted_cameras_give_tracks_but_no_depth(tmp_path: Path) -> None:
 
 def test_broken_models_are_named(tmp_path: Path) -> None:
     write_scene(tmp_path)
-    for name in ("points3D.bin", "images.bin"):
+    for name in ("points3D.bin", "images.bin", "cameras.bin", "rigs.bin", "frames.bin"):
         path = tmp_path / "sparse" / name
         whole = path.read_bytes()
-        for broken in (whole[:-50], whole[:4], whole + b"more", b"\xff" * 20):
+        for broken in (whole[:-50], whole[:4], whole + b"more", b"\xff" * 20, b"", b"\xff" * 8 + whole[8:]):
             path.write_bytes(broken)
             with pytest.raises(ValueError, match=rf"{name}: a damaged file of a COLMAP model"):
                 Colmap(tmp_path, views=VIEWS)
         path.write_bytes(whole)
-    (tmp_path / "sparse" / "cameras.bin").write_bytes(b"")
+    path = tmp_path / "sparse" / "cameras.bin"
+    path.write_bytes(path.read_bytes().replace((240).to_bytes(8, "little"), (2**63).to_bytes(8, "little")))
     with pytest.raises(ValueError, match="sparse: COLMAP model cannot be read"):
         Colmap(tmp_path, views=VIEWS)
     (tmp_path / TRACKS).write_bytes(b"PK\x03\x04")
-    with pytest.raises(ValueError, match=r"tracks\.npz: not a file that"):
+    with pytest.raises(ValueError, match=r"tracks\.npz: a damaged file of tracks"):
         Colmap(tmp_path, views=VIEWS)
     with pytest.raises(ValueError, match="no COLMAP model"):
         Reconstruction.read(tmp_path / "images")

@@ -334,6 +334,17 @@ def test_depth_maps_without_the_dataset_or_of_a_wrong_shape_are_named(tmp_path: 
             read_depth(tmp_path / "a.h5")
 
 
+def test_a_small_file_of_a_huge_depth_map_is_refused_before_memory_is_asked_for(tmp_path: Path) -> None:
+    """HDF5 leaves out what was not written."""
+    import h5py
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("depth", (10**6, 10**6), np.float32)
+    assert (tmp_path / "a.h5").stat().st_size < 10_000
+    with pytest.raises(ValueError, match=r"a.h5: its shape is \(1000000, 1000000\), more than the 100,000,000 values"):
+        read_depth(tmp_path / "a.h5")
+
+
 # Points of the reconstructions ----------------------------------------------------------------------------------------
 
 PAIRS = ((0, 1), (0, 2), (1, 2))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from steerers._console import Progress
-from steerers.datasets.photos import Photo, PhotoStore, find_images, find_photos, held_out, spread
+from steerers.datasets.photos import DamagedTarError, Photo, PhotoStore, find_images, find_photos, held_out, spread
 
 SIZES = {"a.png": (40, 30), "b.png": (25, 50), "deep/c.PNG": (64, 64)}
 
@@ -102,6 +102,27 @@ def test_a_tar_holds_the_photographs_that_its_folder_does(folder: Path, tar: Pat
         assert torch.equal(loaded, torch.from_numpy(pixels(name)).permute(2, 0, 1))
         assert loaded.dtype == torch.uint8
         assert loaded.is_contiguous()
+
+
+@pytest.mark.usefixtures("strict_pillow")
+def test_large_photographs_are_read_from_tars_too(tar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *_ = found = find_photos(tar)
+    assert [tuple(photo.load(None).shape[:0:-1]) for photo in found] == list(SIZES.values())
+    monkeypatch.setattr("steerers.images.decode.MAX_PIXELS", 1000)
+    with pytest.raises(ValueError, match=r"photographs\.tar, member \./a\.png is 40 x 30 = 0 megapixels, more than"):
+        first.load(None)
+
+
+def test_a_tar_with_a_member_of_less_than_nothing_is_damaged(folder: Path, tar: Path) -> None:
+    """Python of before 2025 goes back in the file by as much, for ever."""
+    content = bytearray(tar.read_bytes())
+    start = next(n for n in range(0, len(content), 512) if content[n : n + 7] == b"./a.png")
+    content[start + 124 : start + 136] = (-512).to_bytes(12, "big", signed=True)
+    content[start + 148 : start + 156] = b" " * 8
+    content[start + 148 : start + 156] = f"{sum(content[start : start + 512]):06o}\0 ".encode()
+    tar.write_bytes(content)
+    with pytest.raises(DamagedTarError, match="not a tar, or compressed, or damaged"):
+        find_photos(tar)
 
 
 def test_a_tar_that_cannot_be_used_is_named(folder: Path, tar: Path) -> None:

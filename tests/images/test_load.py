@@ -26,6 +26,7 @@ from torch import Tensor
 
 from helpers import EXAMPLES
 from steerers.geometry import rotate_image, rotation, rotation_of, transform_points
+from steerers.images.decode import header_size
 from steerers.images.load import ImageError, Resize, load_image, make_picture, to_grey, to_uint8
 
 SIZE = (40, 24)  # (width, height)
@@ -953,6 +954,10 @@ def test_bad_masks(tmp_path: Path) -> None:
         load_image(array, mask=3)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError, match="no such image"):
         load_image(array, mask=tmp_path / "mask.png")
+    path = tmp_path / "huge.png"
+    path.write_bytes(png(30000, 30000, b""))  # without pixels, so that it cannot be decoded
+    with pytest.raises(ValueError, match=r"mask .*huge\.png is 30000 x 30000 pixels but the image is stored"):
+        load_image(array, mask=path)
 
 
 # Large images ---------------------------------------------------------------------------------------------------------
@@ -1023,6 +1028,74 @@ def test_pillow_limit_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.Monk
         thread.join()
     assert not failures
     assert PIL.Image.MAX_IMAGE_PIXELS == 100
+
+
+def test_a_picture_of_the_caller_is_held_against_our_limit_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A TIFF is held against Pillow's limit once more when it is decoded."""
+    PIL.Image.fromarray(dot_array()).save(tmp_path / "a.tif")
+    with PIL.Image.open(tmp_path / "a.tif") as picture:
+        monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 10)
+        check_dot(load_image(picture))
+
+
+def test_an_icon_that_holds_a_huge_image_is_not_decoded(tmp_path: Path) -> None:
+    """Pillow decodes icons as it opens them; this one says that it is of 256 x 256 pixels."""
+    held = png(30000, 30000, b"")
+    entry = struct.pack("<HHHBBBBHHII", 0, 1, 1, 0, 0, 0, 0, 1, 32, len(held), 22)
+    (tmp_path / "a.ico").write_bytes(entry + held)
+    check_broken(tmp_path / "a.ico", "it holds an image that is larger than the file says")
+    PIL.Image.fromarray(dot_array()).save(tmp_path / "b.ico", sizes=[SIZE])
+    check_dot(load_image(tmp_path / "b.ico"))
+
+
+def test_a_program_is_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "a.eps"
+    path.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 100 100\n%%EndComments\n")
+    check_broken(path, "it is PostScript, a program")
+
+
+def test_no_memory_for_the_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_: object) -> None:
+        raise MemoryError
+
+    PIL.Image.fromarray(dot_array()).save(tmp_path / "a.png")
+    monkeypatch.setattr(PIL.PngImagePlugin.PngImageFile, "load", load)
+    check_broken(tmp_path / "a.png", "its pixels need more memory than there is")
+
+
+# Open files -----------------------------------------------------------------------------------------------------------
+
+
+def test_open_files_are_read_as_their_paths_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    PIL.Image.fromarray(dot_array()).save(path)
+    expected = load_image(path)
+    held = io.BytesIO(path.read_bytes())
+    with path.open("rb") as file:
+        for source in (file, held):
+            found = load_image(source)
+            assert torch.equal(found.tensor, expected.tensor)
+            assert not source.closed
+            source.seek(0)  # a file is read from where it is
+        assert load_image(file).name == str(path)
+    assert load_image(held).name == ""
+    held.name = "a.tar, member b.png"
+    held.truncate(50)
+    held.seek(0)
+    with pytest.raises(ImageError, match=r"cannot read image a\.tar, member b\.png: "):
+        load_image(held)
+
+
+def test_sizes_are_known_without_decoding(tmp_path: Path) -> None:
+    path = tmp_path / "large.png"
+    path.write_bytes(png(30000, 20000, b""))
+    assert header_size(path) == (30000, 20000)
+    path.write_bytes(png(40000, 40000, b""))
+    with pytest.raises(ImageError, match="1600 megapixels"):
+        header_size(path)
+    assert header_size(PIL.Image.new("L", (3, 2))) == (3, 2)
 
 
 # Back to bytes --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -630,6 +632,26 @@ def test_the_rotation_is_chosen_for_each_pair(name: str) -> None:
         assert len(one) >= 30
 
 
+def test_arrays_are_matched_as_tensors_are(strategy: Strategy) -> None:
+    first, second = batch_of_pairs()
+    arrays = [d.numpy() for d in first], [d.numpy() for d in second]
+    expected = strategy.match_batch(first, second)
+    for found in (list(map(strategy.match, *arrays)), strategy.match_batch(*arrays)):
+        for one, other in zip(found, expected, strict=True):
+            assert_identical(one, other)
+    (one,) = strategy.match_batch(arrays[0][0][None], arrays[1][0][None])
+    assert_identical(one, expected[0])
+
+
+@pytest.mark.parametrize("wrong", ["ab", None, [[1.0, 2.0]], np.array(["a"])])
+def test_what_are_no_descriptions_is_said(wrong: Any) -> None:
+    strategy = make_strategy("dual-softmax")
+    with pytest.raises(TypeError, match="descriptions0 must be a tensor or a NumPy array of numbers, got"):
+        strategy.match(wrong, torch.zeros(2, 2))
+    with pytest.raises(TypeError, match="descriptions1 must be a tensor or a NumPy array of numbers, got"):
+        strategy.match(torch.zeros(2, 2), wrong)
+
+
 def test_a_tensor_without_lengths_is_full() -> None:
     a, b = randn(3, 20, 8, dtype=torch.float32), randn(3, 15, 8, seed=1, dtype=torch.float32)
     strategy = make_strategy("dual-softmax")
@@ -772,6 +794,8 @@ def test_invariant_needs_an_invariant_subspace(steerer: Steerer) -> None:
         (Steerer.spread(16), 1, "at least 2"),
         (Steerer.spread(16), 0, "at least 2"),
         (Steerer.spread(16), -4, "at least 2"),
+        (Steerer.spread(16), 4097, "at most 4096, got 4097"),
+        (Steerer.spread(16), 10**9, "at most 4096"),
         (Steerer.spread(16), 2.5, "whole number"),
         (Steerer.spread(16), "8", "whole number"),
     ],

@@ -198,6 +198,9 @@ def test_the_default_is_small() -> None:
         {"channels": (4, 0, 8), "blocks": (1, 1)},
         {"dim": 0},
         {"hidden": -1},
+        {"channels": (4, 1_000_000), "blocks": (1,)},
+        {"channels": (4, 8), "blocks": (10**6,), "dim": 10**6},
+        {"hidden": 10**6},
     ],
 )
 def test_shapes_that_are_none_are_refused(changes: dict[str, object]) -> None:

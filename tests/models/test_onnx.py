@@ -252,7 +252,7 @@ def test_a_file_that_disagrees_is_not_written(tmp_path: Path, monkeypatch: pytes
     [
         (Model("sift", UprightSift()), {}, "model 'sift' cannot be exported to ONNX"),
         (small_model(sampling=KeypointSampling()), {}, "by coverage, which is not exported"),
-        (small_model(), {"num_keypoints": 0}, "num_keypoints must be positive, got 0"),
+        (small_model(), {"num_keypoints": 0}, "num_keypoints must be at least 1, got 0"),
         (small_model(), {"size": (0, 5)}, r"size must be a positive width and height, got \(0, 5\)"),
         (small_model(), {"opset": 17}, "opset must be 18 to 23, got 17"),
     ],

@@ -68,6 +68,18 @@ def test_upright_sift_is_steered_by_its_permutation(photograph: tuple[Tensor, Te
     assert float(cosines.mean()) > 0.99
 
 
+def test_models_and_what_they_detected_are_taken(photograph: tuple[Tensor, Tensor, Describe]) -> None:
+    image, xy, _ = photograph
+    model, steerer = UprightSift(), Steerer.from_permutation(c4_permutation(), "C4")
+    found = detect_image(model, image, num_keypoints=50)
+    assert found.scales is not None
+    for keypoints in (found, xy, xy.numpy()):
+        assert_equivariant(model, steerer, image, keypoints)
+    assert_equivariant(model, steerer, image.numpy(), found)
+    with pytest.raises(AssertionError, match="does not steer"):
+        assert_equivariant(model, Steerer.inv(128, "C4"), image, found)
+
+
 def test_upright_sift_is_not_invariant(photograph: tuple[Tensor, Tensor, Describe]) -> None:
     image, keypoints, describe = photograph
     with pytest.raises(

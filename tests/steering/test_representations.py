@@ -25,7 +25,7 @@ from helpers import (
     representations_of,
     textbook_matrix,
 )
-from steerers.steering.representations import Group, Representation
+from steerers.steering.representations import MAX_DIM, MAX_FREQUENCY, MAX_ORDER, Group, Representation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -66,6 +66,22 @@ def test_unknown_groups_are_named(name: str) -> None:
 def test_orders_below_two_are_refused(order: int) -> None:
     with pytest.raises(ValueError, match=f"at least 2, got {order}"):
         Group(order)
+
+
+def test_sizes_are_refused_before_memory_is_asked_for() -> None:
+    """What follows from the largest of each is some hundred MB at most; what follows from these does not fit."""
+    assert len(Group(MAX_ORDER).angles()) == MAX_ORDER
+    for name in (f"C{MAX_ORDER + 1}", "C1000000000", f"C1{'0' * 4000}"):
+        with pytest.raises(ValueError, match=f"order of a cyclic group must be at most {MAX_ORDER}, got {name[1:]}"):
+            Group.parse(name)
+    assert Representation.parse(f"{MAX_DIM}x0", SO2).dim == MAX_DIM
+    for spec in ("300000000x1", f"{MAX_DIM // 2}x1 + 1x0", f"1{'0' * 4000}x0"):
+        with pytest.raises(ValueError, match=f"dim must be at most {MAX_DIM}, got "):
+            Representation.parse(spec, SO2)
+    assert Representation.parse(f"1x{MAX_FREQUENCY} + 1x-{MAX_FREQUENCY}", SO2).dim == 4
+    for frequency in (MAX_FREQUENCY + 1, -(10**30)):
+        with pytest.raises(ValueError, match=f"frequency in '1x{frequency}' must be -512 to 512 for SO2"):
+            Representation.parse(f"1x{frequency}", SO2)
 
 
 @pytest.mark.parametrize("name", [4, None, 4.0])

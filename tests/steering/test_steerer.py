@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import PIL.Image
 import pytest
 import torch
@@ -118,6 +119,12 @@ def test_spread_is_about_equal_parts(max_frequency: int, extra: int) -> None:
     assert len({counts[j] for j in range(1, max_frequency + 1)}) == 1
     assert counts[1] == dim // (2 * max_frequency + 2)
     assert counts[0] >= 2 * counts[1]
+
+
+@pytest.mark.parametrize("make", [Steerer.inv, Steerer.freq1, Steerer.perm, Steerer.spread, Steerer.random])
+def test_dimensions_must_fit_into_memory(make: Callable[[Any], Steerer]) -> None:
+    with pytest.raises(ValueError, match="dim must be at most 4096, got 1000000000"):
+        make(10**9)
 
 
 @pytest.mark.parametrize("make", [Steerer.inv, Steerer.freq1, Steerer.perm, Steerer.spread, Steerer.random])
@@ -553,6 +560,35 @@ def test_permutations_that_represent_nothing_are_refused(permutation: Any, group
         Steerer.from_permutation(torch.tensor(permutation), group)
 
 
+def test_arrays_are_taken_as_tensors_are() -> None:
+    matrix, permutation = np.eye(4)[::-1], np.array([1, 2, 3, 0])
+    fixed, learned = Steerer.from_permutation(permutation, "C4"), Steerer.from_matrix(matrix, "C2")
+    np.testing.assert_array_equal(learned.generator().numpy(), matrix)
+    descriptions, angles = np.arange(8.0).reshape(2, 4).astype(">f4"), np.array([0.0, math.pi / 2])
+    descriptions.flags.writeable = False
+    expected = fixed.steer(torch.tensor(descriptions.tolist()), torch.from_numpy(angles))
+    assert torch.equal(fixed.steer(descriptions, angles), expected)
+    assert torch.equal(fixed.steer(descriptions, np.float32(0)), expected.new_tensor(descriptions.tolist()))
+
+
+@pytest.mark.parametrize("wrong", ["abc", None, [[1.0] * 16], np.array(["a"]), object()])
+def test_what_are_no_numbers_is_said(wrong: Any) -> None:
+    steerer, what = (
+        Steerer.spread(16),
+        r"must be a tensor or a NumPy array of numbers, got (str|None|list|an array|object)",
+    )
+    for call in (
+        lambda: steerer.steer(wrong, 0.1),
+        lambda: steerer.steer(torch.zeros(2, 16), wrong),
+        lambda: Steerer.from_matrix(wrong, "C4"),
+        lambda: Steerer.from_permutation(wrong, "C4"),
+    ):
+        with pytest.raises(TypeError, match=what):
+            call()
+    with pytest.raises(ValueError, match="acts on descriptions of length 16, got 0"):
+        steerer.steer(torch.tensor(1.0), 0.1)
+
+
 def test_permutations_with_fractions_are_refused() -> None:
     with pytest.raises((TypeError, ValueError)):
         Steerer.from_permutation(torch.tensor([1.5, 0.2]), "C2")
@@ -681,6 +717,21 @@ def test_files_without_a_steerer_are_refused(tmp_path: Path) -> None:
         ("matrix", {"steerer.generator": torch.zeros(5, 5)}, {}, "says dimension 6, its contents 5"),
         ("matrix", {"steerer.generator": torch.zeros(6, 6, dtype=torch.long)}, {}, "floating-point"),
         ("matrix", {}, {"steerer.group": ""}, "unknown group ''"),
+        ("matrix", {}, {"steerer.group": "C1000000000"}, "order of a cyclic group must be at most 4096"),
+        ("permutation", {}, {"steerer.group": "C1000000000"}, "order of a cyclic group must be at most 4096"),
+        ("blocks", {}, {"steerer.spec": "300000000x1"}, "dim must be at most 4096, got 600000000"),
+        ("blocks", {}, {"steerer.spec": "1x1000000000000000000000"}, "frequency in .* must be -512 to 512"),
+        ("matrix", {"steerer.generator": torch.zeros(4097, 4097).bool()}, {}, "dim must be at most 4096, got 4097"),
+        ("permutation", {"steerer.permutation": torch.arange(4097)}, {}, "dim must be at most 4096, got 4097"),
+        *(
+            (kind, {f"steerer.{name}": values.to(dtype)}, {}, reason)
+            for dtype in (torch.bool, torch.int8, torch.uint16, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2)
+            for kind, name, values, reason in (
+                ("matrix", "generator", torch.eye(6), "needs a 16, 32 or 64-bit floating-point matrix"),
+                ("permutation", "permutation", torch.ones(12), "must hold"),
+                ("blocks", "frequencies", torch.zeros(6), "contradict"),
+            )
+        ),
     ],
 )
 def test_files_whose_parts_contradict_are_refused(

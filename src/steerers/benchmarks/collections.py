@@ -37,6 +37,7 @@ from steerers.benchmarks.report import (
 from steerers.datasets.photos import ENDINGS
 from steerers.features import Matches
 from steerers.geometry import estimate_homography, wrap_degrees
+from steerers.images.decode import open_header
 from steerers.viz import plots
 
 Geometry = Literal["homography", "fundamental"]
@@ -118,17 +119,20 @@ def _ground_distances(images: Sequence[Path]) -> dict[tuple[int, int], float]:
 
 
 def read_position(path: Path) -> Position | None:
-    """Where a photograph was taken, by its EXIF data; ``None`` where it does not say, or not in a way that is read."""
-    import PIL.Image
+    """Where a photograph was taken, by its EXIF data; ``None`` where it does not say, or not in a way that is read.
+
+    Raises:
+        ImageError: if it is no image, or too large.
+    """
     from PIL.ExifTags import GPS, IFD
 
-    try:
-        with PIL.Image.open(path) as image:
+    with open_header(path) as image:
+        try:
             tags = image.getexif().get_ifd(IFD.GPSInfo)
-        latitude = _degrees(tags[GPS.GPSLatitude], tags[GPS.GPSLatitudeRef], "NS")
-        longitude = _degrees(tags[GPS.GPSLongitude], tags[GPS.GPSLongitudeRef], "EW")
-    except (OSError, SyntaxError, KeyError, ValueError, TypeError, ZeroDivisionError):  # broken blocks raise all these
-        return None
+            latitude = _degrees(tags[GPS.GPSLatitude], tags[GPS.GPSLatitudeRef], "NS")
+            longitude = _degrees(tags[GPS.GPSLongitude], tags[GPS.GPSLongitudeRef], "EW")
+        except Exception:  # parsers of broken blocks raise almost anything
+            return None
     return (latitude, longitude) if abs(latitude) <= 90 and abs(longitude) <= 180 else None
 
 

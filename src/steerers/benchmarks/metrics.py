@@ -16,10 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers.geometry import rotation_of, transform_points, wrap_degrees
+from steerers.geometry import nearest_points, rotation_of, transform_points, wrap_degrees
 from steerers.images.load import Size
-
-_ROWS = 1024  # keypoints that are compared with all of the other image at once
 
 
 def mean(values: Iterable[float]) -> float | None:
@@ -167,7 +165,7 @@ def repeatability(
         moved = moved[_inside(moved, size)]
         common += len(moved)
         if len(moved) and len(target):
-            found += sum(_count_near(rows, target, threshold) for rows in moved.split(_ROWS))
+            found += int((nearest_points(moved, target)[0] <= threshold).sum())
     return found / common if common else 0.0
 
 
@@ -224,11 +222,6 @@ def _inside(points: Tensor, size: Size) -> Tensor:
     """(N,) whether points lie in an image, its pixels' edges included."""
     limit = points.new_tensor(size) - 0.5
     return ((points >= -0.5) & (points <= limit)).all(dim=-1)
-
-
-def _count_near(points: Tensor, others: Tensor, threshold: float) -> int:
-    nearest = torch.cdist(points, others, compute_mode="donot_use_mm_for_euclid_dist").amin(dim=1)
-    return int((nearest <= threshold).sum())
 
 
 def _tensor(values: NDArray[Any]) -> Tensor:

@@ -11,7 +11,6 @@ the matches costs seconds and is the benchmark's own.
 from __future__ import annotations
 
 import math
-import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,8 +30,8 @@ from steerers.benchmarks.runs import Run, sha256
 from steerers.benchmarks.speed import timed
 from steerers.features import Features, Matches
 from steerers.geometry import rotate_image, scaling, transform_points
-from steerers.images.decode import fit_within
-from steerers.images.load import Image, Resize, Size, check_resize, load_image, to_uint8
+from steerers.images.decode import fit_within, header_size
+from steerers.images.load import Image, ImageError, Resize, Size, check_resize, load_image, to_uint8
 
 if TYPE_CHECKING:
     from steerers.pipeline import Pipeline
@@ -41,6 +40,10 @@ FEATURE_BYTES = 512 * 2**20
 """Memory for features that a later pair may need."""
 PIXEL_BYTES = 256 * 2**20
 """Memory for images as loaded, and as much for rotated ones."""
+MAX_SHOWN = 100_000_000
+"""Pixels of an image at a shortest side, 1.2 GB in float32: a strip of a pixel's width would have any number."""
+SQUASHED_FROM = 8
+"""How many times the side of the square an image has at most that is rotated and then squashed to it."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -198,26 +201,24 @@ def load_at(path: Path, settings: ViewSettings) -> Image:
     """An image shrunk to a longest side, or shrunk or enlarged to a shortest side, whatever its shape.
 
     Shrinking is :func:`~steerers.images.load.load_image`'s, enlarging :func:`resize`'s. What will be squashed keeps its
-    size, because it is rotated before.
+    size, because it is rotated before, unless that is beyond :data:`SQUASHED_FROM`.
     """
     if settings.squashes:
-        return load_image(path)
+        return load_image(path, max_size=SQUASHED_FROM * settings.max_size)
     if settings.short_side is None:
         return load_image(path, max_size=settings.max_size)
     return resize(load_image(path, max_size=_longest(path, settings.short_side)), settings.short_side)
 
 
-def _longest(path: Path, short_side: int) -> int | None:
-    """The longest side at a shortest one; ``None`` if the file does not say, and reading it will say why."""
-    import PIL.Image
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PIL.Image.DecompressionBombWarning)
-            with PIL.Image.open(path) as picture:
-                return max(fit_size(picture.size, short_side))
-    except Exception:  # decoders raise almost anything on broken data
-        return None
+def _longest(path: Path, short_side: int) -> int:
+    """The longest side at a shortest one."""
+    shown = fit_size(header_size(path), short_side)
+    if math.prod(shown) > MAX_SHOWN:
+        raise ImageError(
+            f"{path} would be {shown[0]} x {shown[1]} at a shortest side of {short_side}, more than the "
+            f"{MAX_SHOWN // 10**6} megapixels that are shown to matchers; cut it to another shape, or leave it out"
+        )
+    return max(shown)
 
 
 def resize(image: Image, short_side: int) -> Image:

@@ -115,7 +115,7 @@ def _strategy(row: Mapping[str, Any]) -> str:
         return MISSING if strategy is None else str(strategy)
     order = strategy.get("order")
     asked = str(row["label"]).partition("?")[2].replace("&", ", ").replace("=", " ")
-    return f"{strategy['name']}{'' if order is None else f' ({order})'}{asked and f', {asked}'}"
+    return f"{strategy.get('name', MISSING)}{'' if order is None else f' ({order})'}{asked and f', {asked}'}"
 
 
 MODEL_COLUMNS = (

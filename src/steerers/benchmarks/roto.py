@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import math
 import re
 import shutil
@@ -27,6 +26,7 @@ import numpy as np
 import PIL.Image
 
 from steerers._console import progress
+from steerers._files import parse_json
 from steerers._version import __version__
 from steerers.benchmarks import metrics, offers
 from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, by_sequence
@@ -88,7 +88,7 @@ def _listed(folder: Path) -> list[str] | None:
     if not path.is_file():
         return None
     try:
-        return [str(name) for name in json.loads(path.read_text(encoding="utf-8"))["debug"]["test"]]
+        return [str(name) for name in parse_json(path.read_bytes())["debug"]["test"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not RELF's list of scenes ({error!r}); name them by --sequences") from error
 

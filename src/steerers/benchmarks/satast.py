@@ -7,7 +7,6 @@ every marked point of every pair is one error, those of a pair without homograph
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from steerers._files import parse_json
 from steerers.benchmarks import metrics, offers
 from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, check_threshold, plot_errors
 from steerers.benchmarks.predict import Pair, Prediction
@@ -73,12 +73,12 @@ def read_pair(path: Path, folder: Path) -> AnnotatedPair:
     Of the rounds of annotation the last counts, which refined those before.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_bytes())
         last = content["correspondences"][-1]
         points0, points1 = (np.array(last[key], np.float64) for key in ("pts_src", "pts_dst"))
         # made on Windows: both slashes part folders
         images = [folder.joinpath(*PureWindowsPath(content[key]).parts) for key in ("query_path", "pred_path")]
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{path}: not an annotation of SatAst ({type(error).__name__}: {error}); {HELP}") from error
     if points0.ndim != 2 or points0.shape[1:] != (2,) or points0.shape != points1.shape or not len(points0):
         raise ValueError(

@@ -25,7 +25,6 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-import PIL.Image
 
 from steerers.benchmarks import offers, two_view
 from steerers.benchmarks.benchmark import PairBenchmark
@@ -44,6 +43,7 @@ from steerers.benchmarks.two_view import (
     scaled,
 )
 from steerers.datasets.safe_arrays import read_named
+from steerers.images.decode import header_size
 from steerers.images.load import Size
 
 STORED = (1296, 968)
@@ -124,11 +124,7 @@ def _check_files(root: Path, listed: Sequence[Listed]) -> None:
 
 def _stored_size(path: Path) -> Size:
     """(width, height) of an image; refused unless it has the shape of ScanNet's to within 2 %."""
-    try:
-        with PIL.Image.open(path) as picture:
-            width, height = picture.size
-    except Exception as error:  # decoders raise almost anything on broken data
-        raise ValueError(f"cannot read image {path}: {error or type(error).__name__}") from error
+    width, height = header_size(path)
     if abs(width * SIZE[1] / (height * SIZE[0]) - 1) > 0.02:
         raise ValueError(
             f"{path} is {width} x {height}: an image of ScanNet is 1296 x 968 or 640 x 480, and its intrinsics hold "

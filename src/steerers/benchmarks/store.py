@@ -11,19 +11,18 @@ import json
 import logging
 import re
 import time
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from steerers._files import atomic_write
+from steerers._files import parse_json
 from steerers._version import __version__
 from steerers.benchmarks import predict
 from steerers.benchmarks.predict import AnyPair, Observer, Pair, Prediction, Predictions, ViewSettings, hash_pairs
 from steerers.benchmarks.runs import Run, describe_matching, fingerprint, hash_files, sha256
+from steerers.datasets.safe_arrays import read_named, write_named
 from steerers.features import Matches
 
 logger = logging.getLogger(__name__)
@@ -32,11 +31,12 @@ FORMAT = 4
 """Of the files; a change of what they mean raises it."""
 FILE = "{:05d}.npz"
 """Of a pair, by its index."""
-_OF_MATCHES = {"keypoints0": np.float32, "keypoints1": np.float32, "scores": np.float32, "indices": np.int64}
-_OF_PREDICTION = (
-    "size0", "size1", "stored0", "stored1", "num_keypoints",
-    "observed", "extractions", "extraction_seconds", "matching_seconds",
-)  # fmt: skip
+_OF_MATCHES: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
+    "keypoints0": (np.float32, (2,)), "keypoints1": (np.float32, (2,)), "scores": (np.float32, ()),
+    "indices": (np.int64, (2,)),
+}  # fmt: skip
+_PAIRS = ("size0", "size1", "stored0", "stored1", "num_keypoints")
+_OF_PREDICTION = (*_PAIRS, "observed", "extractions", "extraction_seconds", "matching_seconds")
 
 
 def predict_or_load(
@@ -153,9 +153,8 @@ def write(path: Path, prediction: Prediction, about: dict[str, Any]) -> None:
     """Write a prediction, with ``about`` as JSON, whole or not at all."""
     matches = prediction.matches
     everything = {**about, "angle": matches.angle, **{name: getattr(prediction, name) for name in _OF_PREDICTION}}
-    arrays = {name: getattr(matches, name).astype(dtype) for name, dtype in _OF_MATCHES.items()}
-    with atomic_write(path) as temporary:
-        np.savez_compressed(temporary, about=np.array(json.dumps(everything)), **arrays)
+    arrays = {name: getattr(matches, name).astype(dtype) for name, (dtype, _) in _OF_MATCHES.items()}
+    write_named(path, {"about": np.array(json.dumps(everything)), **arrays})
 
 
 def read(path: Path, config: dict[str, Any]) -> tuple[Prediction, dict[str, Any]]:
@@ -165,20 +164,34 @@ def read(path: Path, config: dict[str, Any]) -> tuple[Prediction, dict[str, Any]
         ValueError: if the file is damaged, no file of predictions, or one of another configuration.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in _OF_MATCHES}
-            about = json.loads(str(file["about"]))
+        values = read_named(path, (*_OF_MATCHES, "about"))
+        about = parse_json(str(values["about"]))
         if about["config"] != config:
             raise ValueError("predictions of another configuration under this name")
-        if len({len(array) for array in arrays.values()}) > 1:
-            raise ValueError("its arrays are of several lengths")
+        _ = about["time"], about["made"]
         names = {"model": config["model"], "strategy": config["strategy"]["name"]}
-        told = {name: about[name] for name in _OF_PREDICTION}
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in told.items()
-        }
-        return Prediction(Matches(**arrays, angle=about["angle"], **names), **values), about
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # it cannot be opened, whatever is in it
-            raise
-        raise ValueError(f"{path}: not a file of predictions, or damaged ({error})") from error
+        angle = None if about["angle"] is None else _told(about["angle"], pair=False)
+        matches = Matches(**_arrays(values), angle=angle, **names)
+        return Prediction(matches, **{name: _told(about[name], name in _PAIRS) for name in _OF_PREDICTION}), about
+    except (ValueError, KeyError, TypeError) as error:
+        reason = str(error).removeprefix(f"{path}: ")
+        raise ValueError(f"{path}: not a file of predictions, or damaged ({reason})") from error
+
+
+def _arrays(values: dict[str, Any]) -> dict[str, Any]:
+    """The arrays of matches, of one length and of their types."""
+    count = len(values["scores"])
+    for name, (dtype, shape) in _OF_MATCHES.items():
+        if values[name].dtype != dtype or values[name].shape != (count, *shape):
+            raise ValueError(f"its {name} are {values[name].dtype} of shape {values[name].shape}, its matches {count}")
+    return {name: values[name] for name in _OF_MATCHES}
+
+
+def _told(value: Any, pair: bool) -> Any:
+    """A number, or two whole ones."""
+    parts = value if pair else [value]
+    if not isinstance(parts, list) or len(parts) != 1 + pair:
+        raise ValueError(f"{value!r:.40} is not what a prediction has")
+    if not all(isinstance(part, int if pair else (int, float)) for part in parts):
+        raise ValueError(f"{value!r:.40} is no number that a prediction has")
+    return tuple(parts) if pair else value

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from steerers._files import parse_json
 from steerers.benchmarks.offers import ROTO_ORIGINAL
 from steerers.benchmarks.report import MISSING, MODEL_COLUMNS, Column, Report, Table, TableRow, look_up
 
@@ -94,7 +95,7 @@ def _files(given: Sequence[Path], folder: Path) -> list[Path]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_bytes())
         whole = isinstance(content["benchmark"], str) and isinstance(content["settings"], dict)
         labels = [row["label"] for table in content["tables"] for row in table["rows"]]
     except (ValueError, KeyError, TypeError) as error:
@@ -114,8 +115,8 @@ def _source(path: Path, content: Mapping[str, Any], part: Part) -> Source:
     rows = [row for row in tables[0]["rows"] if "source" not in row]
     for row in rows:
         values = [look_up(row, part.metric, bound) for bound in part.bounds]
-        if not all(isinstance(value, (int, float, type(None))) for value in values):
-            raise ValueError(f"{path}: {part.metric} of {row['label']!r} is no number, got {values}")
+        if not all(value is None or (isinstance(value, (int, float)) and 0 <= value <= 1) for value in values):
+            raise ValueError(f"{path}: {part.metric} of {row['label']!r} is no number from 0 to 1, got {values!r:.80}")
     environment = content.get("environment") or {}
     return Source(path, part, content["settings"], environment, tables[0].get("num_pairs"), rows)
 

@@ -11,7 +11,6 @@ centre of the top-left pixel at (0, 0), poses from the world to the camera, ``x 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steerers._files import read_json
 from steerers.benchmarks import metrics, offers
 from steerers.benchmarks.benchmark import COSTS, PairBenchmark, Result, check_threshold, plot_errors
 from steerers.benchmarks.offers import THRESHOLDS, EstimatorName, Rotation
@@ -136,10 +136,7 @@ def _pair_up(sequence: str, cameras: Sequence[Camera], apart: Sequence[int]) -> 
 def read_cameras(folder: Path) -> list[Camera]:
     """The cameras of one sequence, in the order of the file."""
     path = folder / CAMERAS_FILE
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error})") from error
+    entries = read_json(path)
     if not isinstance(entries, list):
         raise ValueError(f"{path}: it holds no list; {CAMERAS_HELP}")
     return [_read_camera(folder, f"{path}, entry {index}", entry) for index, entry in enumerate(entries)]
@@ -161,7 +158,7 @@ def read_matrix(where: str, values: Any, shape: tuple[int, ...]) -> Matrix:
     """An array of that shape, all finite; ``where`` it stands, for the message."""
     try:
         matrix = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         matrix = np.zeros(0)
     if matrix.shape != shape or not np.isfinite(matrix).all():
         raise ValueError(f"{where} must be {' x '.join(map(str, shape))} finite numbers")

@@ -8,10 +8,12 @@ that goes wrong is a bug and shows its traceback.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -32,6 +34,7 @@ COMMANDS = {
     "export": "write a model as ONNX",
 }
 """The modules of this folder that are commands, and what each does, in the order of the help."""
+OUT_OF_MEMORY = "there is not enough memory for this; ask for smaller images, fewer keypoints or a smaller batch"
 
 
 class Parser(argparse.ArgumentParser):
@@ -75,29 +78,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     # process on two cores spinning made `steerers match` take up to 22 seconds instead of 3; on idle ones this costs
     # nothing that can be measured (never to spin at all costs half a second).
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # of damaged images: what they mean is said in one line
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by `steerers models >&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, to the end of the process
     try:
-        arguments = make_parser().parse_args(argv)
-        level = logging.ERROR if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
-        # What was asked for as data is alone on standard output.
-        data = any(getattr(arguments, name, None) == STANDARD for name in ("out", "plot", "json", "markdown"))
-        with shown(level, sys.stderr if data else sys.stdout):
-            code = int(arguments.run(arguments) or 0)
-        sys.stdout.flush()  # a reader that has gone away shows now, not at exit
-        return code
+        try:
+            return _run(make_parser().parse_args(argv))
+        finally:
+            sys.stdout.flush()  # a reader that has gone away, or a full disk, shows now, not at exit
     except KeyboardInterrupt:
         print("steerers: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, as in `steerers models | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         return 1
-    except (ValueError, OSError, ImportError) as error:
+    except OSError as error:
+        _leave_stdout()
+        print(f"steerers: cannot write to standard output: {error.strerror or error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    level = logging.ERROR if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
+    # What was asked for as data is alone on standard output.
+    data = any(getattr(arguments, name, None) == STANDARD for name in ("out", "plot", "json", "markdown"))
+    try:
+        with shown(level, sys.stderr if data else sys.stdout):
+            return int(arguments.run(arguments) or 0)
+    except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.ENOSPC) and error.filename is None:
+            raise  # of standard output: files have names
+        if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
+            raise  # a bug
         print(f"steerers: {one_line(error)}", file=sys.stderr)
         return BAD_INPUT
 
 
+def _leave_stdout() -> None:
+    """Nothing more can be written there: what is left goes nowhere, and Python does not complain when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Also where PyTorch says so, which on a CPU has no kind of error for that."""
+    return type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "DefaultCPUAllocator" in str(error)
+
+
 def one_line(error: BaseException) -> str:
     """The message of an error on one line; that of the operating system with its path."""
-    message = str(error)
+    message = OUT_OF_MEMORY if _is_out_of_memory(error) else str(error)
     if isinstance(error, OSError) and error.strerror and error.filename:
         message = f"{error.filename}: {error.strerror}"
     return " ".join(message.split()) or type(error).__name__

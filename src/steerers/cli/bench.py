@@ -28,15 +28,17 @@ def _measuring_options(repeats: int) -> tuple[Option, ...]:
     return (
         Option("--repeats", "the median counts (%(default)s)", positive, "N", repeats),
         Option("--device", "cpu, cuda, cuda:1 (default: %(default)s)", default="cpu"),
+        Option("--load", "so many processes beside that keep a core busy each (default: none)", positive, "N", 0),
         Option("--json", "write the table as JSON; - is standard output", Path, "FILE"),
     )
 
 
-def _environment(device: torch.device) -> dict[str, Any]:
+def _environment(device: torch.device, load: int) -> dict[str, Any]:
     """What a timing depends on."""
     import torch
 
-    return {"device": device_name(device), "threads": torch.get_num_threads(), "torch": torch.__version__}
+    beside = {"busy processes beside": load} if load else {}
+    return {"device": device_name(device), "threads": torch.get_num_threads(), **beside, "torch": torch.__version__}
 
 
 def _show(settings: Mapping[str, Any], table: str) -> None:
@@ -55,7 +57,7 @@ def _write_json(path: Path | None, report: Mapping[str, Any]) -> None:
 
 def run_match(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
-    from steerers.benchmarks.speed import matching
+    from steerers.benchmarks.speed import busy_neighbours, matching
 
     options.check_output(arguments.json)
     device = parse_device(arguments.device)
@@ -74,13 +76,14 @@ def run_match(arguments: argparse.Namespace) -> int:
             kernels=arguments.kernels,
             peak=matching.peak_of(device_name(device), arguments.precision, arguments.peak_tflops),
         )
-        rows.setdefault((num, order), []).append(matching.bench_matching(name, settings, device))
+        with busy_neighbours(arguments.load):
+            rows.setdefault((num, order), []).append(matching.bench_matching(name, settings, device))
     reports: list[dict[str, Any]] = []
     for (num, order), measured in rows.items():
         told = {"num": num, "dim": arguments.dim, "order": order, "matching": arguments.matching}
         if device.type != "cpu" or arguments.kernels != "auto":
             told |= {"precision": arguments.precision, "kernels": arguments.kernels}
-        told |= _environment(device)
+        told |= _environment(device, arguments.load)
         if reports:
             options.say("")
         _show(told, _matching_table(measured))
@@ -127,18 +130,21 @@ def _matching_cells(row: MatchingRow, floors: bool) -> list[str]:
 
 def run_describe(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
+    from steerers.benchmarks.speed import busy_neighbours
     from steerers.benchmarks.speed.extraction import ExtractionSettings, bench_description
 
     options.check_output(arguments.json)
     device = parse_device(arguments.device)
     width, height = arguments.size
     settings = ExtractionSettings(width, height, arguments.num_keypoints, arguments.repeats)
-    rows = [
-        row
-        for model in progress(_load(arguments), "measuring")
-        for row in bench_description(model, arguments.precision, device, settings)
-    ]
-    told = {**asdict(settings), "precision": arguments.precision, **_environment(device)}
+    models = _load(arguments)
+    with busy_neighbours(arguments.load):
+        rows = [
+            row
+            for model in progress(models, "measuring")
+            for row in bench_description(model, arguments.precision, device, settings)
+        ]
+    told = {**asdict(settings), "precision": arguments.precision, **_environment(device, arguments.load)}
     _show(told, _extraction_table(rows))
     _write_json(arguments.json, {**told, "rows": [{**asdict(row), "speedup": row.speedup} for row in rows]})
     return 0
@@ -185,6 +191,7 @@ def _extraction_table(rows: Sequence[ExtractionRow]) -> str:
 
 def run_pipeline(arguments: argparse.Namespace) -> int:
     """Measure, print, write."""
+    from steerers.benchmarks.speed import busy_neighbours
     from steerers.benchmarks.speed.extraction import bench_pipeline
     from steerers.datasets.photos import find_images
     from steerers.pipeline import load
@@ -195,7 +202,8 @@ def run_pipeline(arguments: argparse.Namespace) -> int:
     paths = list(arguments.images) if arguments.data is None else find_images(arguments.data)
     asked = {name: getattr(arguments, name) for name in ("num_keypoints", "max_size", "precision")}
     matcher = load(arguments.model, weights=arguments.weights or (), device=arguments.device, **asked)
-    rows = bench_pipeline(matcher, paths, arguments.batch, arguments.repeats)
+    with busy_neighbours(arguments.load):
+        rows = bench_pipeline(matcher, paths, arguments.batch, arguments.repeats)
     told = {
         "model": arguments.model,
         "images": len(paths),
@@ -203,7 +211,7 @@ def run_pipeline(arguments: argparse.Namespace) -> int:
         "max_size": arguments.max_size,
         "batch": matcher.batch_size(arguments.batch),
         "precision": arguments.precision,
-        **_environment(matcher.device),
+        **_environment(matcher.device, arguments.load),
     }
     _show(told, _pipeline_table(rows))
     _write_json(arguments.json, {**told, "rows": [asdict(row) for row in rows]})

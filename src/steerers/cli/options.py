@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -221,12 +222,12 @@ def check_distinct(outputs: Iterable[Path | None], inputs: Iterable[Path | None]
     Raises:
         ValueError: naming the file.
     """
-    taken = {path.resolve() for path in inputs if path is not None}
+    taken = {os.path.realpath(path) for path in inputs if path is not None}
     for path in outputs:
-        if path is not None and path.resolve() in taken:
+        if path is not None and os.path.realpath(path) in taken:
             raise ValueError(f"cannot write {path}: it is an input, or another output")
         if path is not None:
-            taken.add(path.resolve())
+            taken.add(os.path.realpath(path))
 
 
 def say(text: str) -> None:

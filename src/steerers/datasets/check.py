@@ -20,7 +20,6 @@ from steerers.datasets.reconstruction import (
     Covisible,
     Scene,
     aspect_problem,
-    covisible,
     depth_path,
     open_scenes,
     read_colmap_depth,
@@ -124,11 +123,11 @@ def find_layout(root: Path) -> str:
 
 def _read(what: str, path: Path, read: Callable[[Path], T], quick: bool) -> tuple[T | None, Found]:
     """A file as training reads it, and what keeps training from doing so; with ``quick`` it is not opened."""
-    if not path.is_file():
-        return None, [(f"missing {what}", "")]
-    if quick:
-        return None, [] if path.stat().st_size else [(f"empty file of {what}", "")]
     try:
+        if not path.is_file():
+            return None, [(f"missing {what}", "")]
+        if quick:
+            return None, [] if path.stat().st_size else [(f"empty file of {what}", "")]
         return read(path), []
     except (ValueError, OSError) as error:
         message = " ".join(str(error).split())
@@ -258,6 +257,7 @@ def _scene_notes(root: Path, described: set[str]) -> Iterator[str]:
 def _check_colmap(report: Report, root: Path, images: Path | None, depths: Path | None, quick: bool) -> None:
     try:
         scenes = list(open_scenes(root, images, depths))
+        tables = [] if quick else [scene.pairs() for scene in scenes]
     except (ValueError, ImportError, OSError) as error:
         report.problems.append(Problem("", "reconstruction that cannot be used", str(error)))
         return
@@ -267,7 +267,6 @@ def _check_colmap(report: Report, root: Path, images: Path | None, depths: Path 
     photographs = [(scene, index) for scene in scenes for index in range(len(scene.reconstruction))]
     report.problems += _in_threads(lambda photograph: _colmap_problems(*photograph, quick), photographs)
     if not quick:
-        tables = [covisible(scene.reconstruction) for scene in scenes]
         taken = [len(table.usable()) for table in tables]
         report.counts["pairs"] = sum(taken)
         for scene, table, count in zip(scenes, tables, taken, strict=True):

@@ -11,6 +11,7 @@ therefore rotated so that the tracks lie as in the first, and the rotations that
 from __future__ import annotations
 
 import copy
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,7 +43,6 @@ from steerers.datasets.reconstruction import (
     MIN_SHARED,
     TRACKS,
     aspect_problem,
-    covisible,
     depth_path,
     open_scenes,
     read_colmap_depth,
@@ -50,6 +50,7 @@ from steerers.datasets.reconstruction import (
 )
 from steerers.datasets.views import Views, draw_homographies, draw_whole, relight, render_views, rotations_about_middle
 from steerers.geometry import Size, scaling, transform_points
+from steerers.images.decode import header_size
 from steerers.images.load import load_image, to_uint8
 
 RADIUS = 3.0
@@ -142,7 +143,7 @@ class Colmap:
     ) -> None:
         self.root, self.views = Path(root), views
         self.scenes = list(open_scenes(root, images, depths))
-        self.pairs = [covisible(scene.reconstruction).usable() for scene in self.scenes]
+        self.pairs = [scene.pairs().usable() for scene in self.scenes]
         self.table = np.array([(s, p) for s, table in enumerate(self.pairs) for p in range(len(table))], np.int64)
         if not len(self.table):
             raise ValueError(
@@ -404,6 +405,9 @@ def export(root: StrPath, path: StrPath, *, images: StrPath | None = None, max_s
     folders = scene_folders(Path(root))
     for scene in open_scenes(root, images):
         target = Path(path) if folders == [Path(root)] else Path(path) / scene.name
+        outside = [name for name in scene.reconstruction.names if Path(name).is_absolute() or ".." in Path(name).parts]
+        if outside:
+            raise ValueError(f"{scene.name}: its photographs would be written to elsewhere: {few(outside)}")
         missing = [name for name in scene.reconstruction.names if not (scene.images / name).is_file()]
         if missing:
             raise ValueError(f"{len(missing)} photographs are missing in {scene.images}: {few(missing)}")
@@ -416,9 +420,7 @@ def export(root: StrPath, path: StrPath, *, images: StrPath | None = None, max_s
 
 
 def _copy_image(source: Path, target: Path, max_size: int | None) -> None:
-    with PIL.Image.open(source) as image:
-        fits = max_size is None or max(image.size) <= max_size
-    if fits:
+    if max(header_size(source)) <= (max_size or math.inf):
         shutil.copyfile(source, target)
     else:
         PIL.Image.fromarray(to_uint8(load_image(source, max_size=max_size).tensor)).save(target, "JPEG", quality=90)

@@ -40,6 +40,9 @@ from steerers.datasets.views import Views, draw_whole, relight, render_views
 from steerers.geometry import scaling, transform_points
 from steerers.images.load import load_image, to_uint8
 
+MAX_DEPTHS = 100_000_000
+"""Of one map; those of MegaDepth have two million."""
+
 
 class Photograph(NamedTuple):
     """A photograph as read: (3, H, W) uint8, its camera and depth map."""
@@ -199,8 +202,11 @@ def read_depth(path: str | PathLike[str]) -> Tensor:
         raise FileNotFoundError(f"no such depth map: {path}")
     try:
         with h5py.File(path, "r") as file:
-            values = np.asarray(file["depth"][()], dtype=np.float32)
-    except (OSError, KeyError, ValueError, TypeError) as error:
+            stored = file["depth"]
+            if stored.size > MAX_DEPTHS:  # a file that leaves them out may be small
+                raise ValueError(f"its shape is {stored.shape}, more than the {MAX_DEPTHS:,} values that are read")
+            values = np.asarray(stored[()], dtype=np.float32)
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
         raise ValueError(f"cannot read depth map {path}: {' '.join(str(error).split())}") from error
     if values.ndim != 2 or not values.size:
         raise ValueError(f"cannot read depth map {path}: its shape is {values.shape}, not (height, width)")

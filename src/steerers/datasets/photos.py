@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import PIL.Image
 import torch
 from torch import Tensor
 
@@ -52,24 +51,18 @@ class Photo:
     def load(self, max_size: int | None) -> Tensor:
         """(3, H, W) uint8; a broken one raises ValueError with its path."""
         try:
-            loaded = load_image(self.path if self.member is None else self._picture(), max_size=max_size)
-        except (ImageError, OSError, PIL.Image.DecompressionBombError) as error:
+            loaded = load_image(self.path if self.member is None else self._file(), max_size=max_size)
+        except (ImageError, OSError) as error:
             raise ValueError(f"cannot use a photograph: {error}") from error
         return torch.from_numpy(to_uint8(loaded.tensor)).permute(2, 0, 1).contiguous()
 
-    def _picture(self) -> PIL.Image.Image:
-        """The member, opened, with a name by which errors call it."""
+    def _file(self) -> io.BytesIO:
+        """The member, open, with a name by which errors call it."""
         with self.path.open("rb") as archive:
             archive.seek(self.start)
-            data = archive.read(self.length)
-        name = f"{self.path}, member {self.member}"
-        try:
-            opened = PIL.Image.open(io.BytesIO(data))
-        except PIL.UnidentifiedImageError as error:
-            reason = "it is not an image, or damaged, or in a format Pillow does not read"
-            raise ImageError(f"cannot read image {name}: {reason}") from error
-        opened.filename = name
-        return opened
+            file = io.BytesIO(archive.read(self.length))
+        file.name = f"{self.path}, member {self.member}"
+        return file
 
 
 def find_photos(roots: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Photo]:
@@ -96,10 +89,15 @@ def _find(root: Path) -> list[Photo]:
 
 def _members(path: Path) -> list[Photo]:
     """The images of a tar, by their positions in it: to read one, nothing before it has to be read."""
+    members: list[tarfile.TarInfo] = []
     try:
         with tarfile.open(path, "r:") as archive:
-            members = [m for m in archive if m.isfile() and Path(m.name).suffix.lower() in ENDINGS]
-    except tarfile.TarError as error:
+            for member in archive:
+                if member.size < 0:  # older versions of Python would go back by as much, and come here again
+                    raise tarfile.ReadError(f"member {member.name} has a size of {member.size}")
+                if member.isfile() and Path(member.name).suffix.lower() in ENDINGS:
+                    members.append(member)
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
         raise DamagedTarError(f"{path}: not a tar, or compressed, or damaged ({error})") from error
     members.sort(key=lambda member: member.name)
     return [Photo(path, member.name, member.offset_data, member.size) for member in members]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steerers._files import StrPath
+from steerers.datasets.safe_arrays import read_named, write_named
 from steerers.geometry import Size
+from steerers.images.decode import MAX_PIXELS
 
 TRACKS = "tracks.npz"
 """The file that :func:`steerers.datasets.colmap.export` writes beside the photographs."""
@@ -21,8 +24,10 @@ MIN_SHARED, MAX_ANGLE, MIN_AGREEMENT = 30, 60.0, 0.7
 """Of a pair that training takes: how many tracks its images share, at which mean angle (degrees) the two cameras see
 them, and how well, from 0 to 1, one rotation and scale explain where the tracks lie."""
 
+MAX_PAIRS = 10_000_000
+"""Of images that share tracks, of which training chooses; a table of so many takes 1 GB."""
+
 _MODELS = ("", "sparse", "sparse/0")  # where a model may lie below its folder
-_POINT, _IMAGE = struct.Struct("<Q3d3Bd"), struct.Struct("<I7dI")  # of a record, before its name and its list
 _ASPECT_SLACK = 0.02  # of sizes rounded to whole pixels
 
 
@@ -59,20 +64,21 @@ class Reconstruction:
 
     def save(self, path: StrPath) -> None:
         """Write all of it to a ``.npz``."""
-        arrays: dict[str, Any] = {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
-        np.savez_compressed(path, **arrays)
+        write_named(path, {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)})
 
     @classmethod
     def load(cls, path: StrPath) -> Reconstruction:
         """What :meth:`save` wrote; a broken file raises ValueError with its path."""
+        arrays = read_named(path, [field.name for field in fields(cls)], "file of tracks")
+        names = arrays.pop("names")
         try:
-            with np.load(path, allow_pickle=False) as data:
-                arrays = {field.name: data[field.name] for field in fields(cls)}
-        except FileNotFoundError:
-            raise
-        except Exception as error:  # zip files and array headers fail in many ways
-            raise ValueError(f"{path}: not a file that steerers.datasets.colmap.export wrote ({error})") from error
-        return cls(**{**arrays, "names": tuple(arrays["names"].tolist())})
+            if names.dtype.kind != "U" or names.ndim != 1:
+                raise ValueError(f"names must be a list of strings, got {names.dtype} of shape {names.shape}")
+            found = cls(names=tuple(names.tolist()), **arrays)
+            found.check()
+        except ValueError as error:
+            raise ValueError(f"{path}: not a file that steerers.datasets.colmap.export wrote: {error}") from error
+        return found
 
     @classmethod
     def read(cls, folder: StrPath) -> Reconstruction:
@@ -83,13 +89,55 @@ class Reconstruction:
             raise ValueError(
                 f"{folder}: no COLMAP model (cameras, images and points3D, .bin or .txt) there, in sparse/"
             )
-        for name, head in (("points3D.bin", _POINT), ("images.bin", _IMAGE)):
-            _check_whole(model / name, head)
+        for name, skip in _RECORDS.items():
+            _check_whole(model / name, skip)
         try:
-            reconstruction = pycolmap.Reconstruction(str(model))
+            found = cls._of(pycolmap.Reconstruction(str(model)))
+            found.check()
         except Exception as error:  # broken files raise whatever the parser ran into
-            raise ValueError(f"{model}: COLMAP model cannot be read ({error})") from error
-        return cls._of(reconstruction)
+            raise ValueError(f"{model}: COLMAP model cannot be read ({' '.join(str(error).split())})") from error
+        return found
+
+    def check(self) -> None:
+        """Refuse arrays that do not belong together, and values that no camera or point has.
+
+        Raises:
+            ValueError: saying which.
+        """
+        images, observed, points = len(self.names), len(self.tracks), len(self.points)
+        layouts = {
+            "sizes": ("i", (images, 2)),
+            "K": ("f", (images, 3, 3)),
+            "distorted": ("b", (images,)),
+            "poses": ("f", (images, 3, 4)),
+            "starts": ("i", (images + 1,)),
+            "xy": ("f", (observed, 2)),
+            "tracks": ("i", (observed,)),
+            "points": ("f", (points, 3)),
+        }
+        for name, (kind, shape) in layouts.items():
+            array = getattr(self, name)
+            if array.dtype.kind != kind or array.shape != shape:
+                raise ValueError(f"{name} are {array.dtype} of shape {array.shape}, not {kind} of shape {shape}")
+            if kind == "f" and not np.isfinite(array).all():
+                raise ValueError(f"{name} are not all finite")
+        self._check_values()
+
+    def _check_values(self) -> None:
+        if (self.sizes < 1).any() or (self.sizes > MAX_PIXELS).any():
+            raise ValueError("a camera has no pixels, or too many")
+        if (self.K[:, [0, 1], [0, 1]] <= 0).any() or (self.K[:, 2] != (0, 0, 1)).any():
+            raise ValueError("a camera has no focal length")
+        R = self.poses[:, :, :3]
+        if (np.abs(R @ R.transpose(0, 2, 1) - np.eye(3)) > 1e-3).any():
+            raise ValueError("the pose of a camera is no rotation and translation")
+        if self.starts[0] != 0 or self.starts[-1] != len(self.tracks) or (np.diff(self.starts) < 0).any():
+            raise ValueError("starts do not divide the observations among the images")
+        if len(self.tracks) and not 0 <= self.tracks.min() <= self.tracks.max() < len(self.points):
+            raise ValueError("an observation is of a track that has no point")
+        image = np.repeat(np.arange(len(self)), np.diff(self.starts))
+        if ((np.diff(self.tracks) <= 0) & (np.diff(image) == 0)).any():
+            raise ValueError("the observations of an image are not in the order of their tracks")
 
     @classmethod
     def _of(cls, model: Any) -> Reconstruction:
@@ -132,24 +180,75 @@ def model_folder(root: Path) -> Path | None:
     return None
 
 
-def _check_whole(path: Path, head: struct.Struct) -> None:
-    """Walk a binary file of a model to its end: on one that was cut off, pycolmap would go on for ever."""
+def _check_whole(path: Path, skip: Callable[[bytes, int], int]) -> None:
+    """Walk a binary file of a model to its end: on one that was cut off, pycolmap would go on for ever.
+
+    Args:
+        skip: from where a record begins to where it ends.
+    """
     if not path.is_file():
         return
     data = path.read_bytes()
+    position = 8
     try:
-        (count,) = struct.unpack_from("<Q", data)
-        position = 8
-        for _ in range(count):
-            position += head.size
-            if head is _IMAGE:
-                position = data.index(b"\0", position) + 1  # the end of its name
-            (length,) = struct.unpack_from("<Q", data, position)
-            position += 8 + length * (24 if head is _IMAGE else 8)
-    except (struct.error, ValueError):
-        position = -1
-    if position != len(data):
+        (left,) = struct.unpack_from("<Q", data)
+        while left and position < len(data):
+            position, left = skip(data, position), left - 1
+    except (struct.error, ValueError):  # a record goes on beyond the end, or is of no known kind
+        left = 1
+    if left or position != len(data):
         raise ValueError(f"{path}: a damaged file of a COLMAP model: it is cut off, or not what its name says")
+
+
+def _number(form: str, data: bytes, position: int) -> int:
+    return int(struct.unpack_from(form, data, position)[0])
+
+
+def _skip_camera(data: bytes, start: int) -> int:
+    return start + 24 + 8 * _num_params(_number("<i", data, start + 4))
+
+
+@cache
+def _num_params(model: int) -> int:
+    """Of a camera's model; ValueError for one that does not exist."""
+    pycolmap = _pycolmap()
+    camera = pycolmap.Camera()
+    camera.model = pycolmap.CameraModelId(model)
+    return len(camera.params_info.split(","))
+
+
+def _skip_image(data: bytes, start: int) -> int:
+    points = data.index(b"\0", start + 64) + 1  # after its name
+    return points + 8 + 24 * _number("<Q", data, points)
+
+
+def _skip_point(data: bytes, start: int) -> int:
+    return start + 51 + 8 * _number("<Q", data, start + 43)
+
+
+def _skip_rig(data: bytes, start: int) -> int:
+    sensors, position = _number("<I", data, start + 4), start + 8
+    if sensors:
+        position += 8  # the one that the others are placed by
+        for _ in range(sensors - 1):
+            position += 65 if data[position + 8 : position + 9] == b"\1" else 9
+            if position > len(data):
+                break
+    return position
+
+
+def _skip_frame(data: bytes, start: int) -> int:
+    return start + 68 + 16 * _number("<I", data, start + 64)
+
+
+_RECORDS = {
+    "cameras.bin": _skip_camera,
+    "images.bin": _skip_image,
+    "points3D.bin": _skip_point,
+    "rigs.bin": _skip_rig,  # the last two since COLMAP 3.12
+    "frames.bin": _skip_frame,
+}
+"""The binary files of a model: a number of records, and how to find the end of each."""
 
 
 def _observations(image: Any, point_ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -171,6 +270,13 @@ class Scene(NamedTuple):
     reconstruction: Reconstruction
     images: Path
     depths: Path | None
+
+    def pairs(self) -> Covisible:
+        """:func:`covisible` of the reconstruction; ValueError names the scene."""
+        try:
+            return covisible(self.reconstruction)
+        except ValueError as error:
+            raise ValueError(f"scene {self.name}: {error}") from error
 
 
 def open_scenes(root: StrPath, images: StrPath | None = None, depths: StrPath | None = None) -> Iterator[Scene]:
@@ -231,7 +337,7 @@ def read_colmap_depth(path: StrPath) -> NDArray[np.float32]:
     except ValueError:
         raise ValueError(f"{path}: not a depth map of COLMAP") from None
     start = sum(len(part) + 1 for part in header[:3])
-    if channels != 1 or len(data) - start != 4 * width * height:
+    if channels != 1 or min(width, height) < 1 or len(data) - start != 4 * width * height:
         raise ValueError(
             f"{path}: a damaged depth map: {len(data) - start} bytes for {width} x {height} x {channels} values"
         )
@@ -307,6 +413,18 @@ def _pair_sums(reconstruction: Reconstruction) -> tuple[NDArray[np.int64], NDArr
         keys.append(pair)
         columns = _columns(xy[a], xy[b], rays[a], rays[b])
         sums.append(np.stack([np.bincount(inverse, column, len(pair)) for column in columns]))
+        if sum(map(len, keys)) > MAX_PAIRS:
+            pair, total = _added_up(keys, sums)
+            if len(pair) > MAX_PAIRS:
+                raise ValueError(f"its tracks join more than {MAX_PAIRS:,} pairs of images; divide it into scenes")
+            keys, sums = [pair], [total]
+    return _added_up(keys, sums)
+
+
+def _added_up(
+    keys: Sequence[NDArray[np.int64]], sums: Sequence[NDArray[np.float64]]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Every pair once."""
     pair, inverse = np.unique(np.concatenate(keys), return_inverse=True)
     joined = np.concatenate(sums, axis=1)
     return pair, np.stack([np.bincount(inverse, row, len(pair)) for row in joined])

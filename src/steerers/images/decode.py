@@ -10,7 +10,7 @@ import io
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
@@ -34,6 +34,7 @@ MAX_PIXELS = 1_000_000_000
 """The largest image that is read; a larger one is refused before its pixels are decoded."""
 
 _SOURCES = "a path, bytes, a file opened in binary mode, a Pillow image, a NumPy array or a torch tensor"
+_ICON, _ICON_PIXELS = b"\0\0\1\0", 2048**2  # how one begins, and of what it holds, many times the usual 256 x 256
 _HEIF = ("heic", "heix", "heim", "heis", "hevc", "hevx", "hevm", "hevs", "mif1", "msf1")
 _AVIF = ("avif", "avis")
 _FLOAT_SLACK = 1e-4  # rounding in the caller's own resampling may leave [0, 1] by this much
@@ -91,43 +92,73 @@ def decode(source: ImageSource, max_size: int | None, exif: Exif) -> Decoded:
 
 def open_picture(source: Encoded | PIL.Image.Image, max_size: int | None, exif: Exif) -> Opened:
     """A file or a Pillow image, at its current frame, with the colours and the alpha that it has."""
-    if isinstance(source, (str, os.PathLike, bytes)) or hasattr(source, "read"):
-        return _load_file(source, max_size, exif)  # type: ignore[arg-type]  # what has a method "read" is a file
     if not isinstance(source, PIL.Image.Image):
-        raise TypeError(f"an image or mask must be {_SOURCES}, got {type(source).__name__}")
+        with open_header(source) as opened, _decoder_errors(source):
+            return _decode_file(opened, max_size, exif)
     _check_pixels(source.size, name_of(source) or "Pillow image")
     with _decoder_errors(source):
-        source.load()
+        _load_pixels(source)
         orientation = _exif_orientation(source) if exif == "apply" else 1
     return source, source.size, (0, 0, *source.size), orientation
 
 
-def _load_file(source: Encoded, max_size: int | None, exif: Exif) -> Opened:
+def header_size(source: Encoded | PIL.Image.Image) -> Size:
+    """(width, height) without decoding; of a TIFF possibly the other way round, where it has an orientation."""
+    if isinstance(source, PIL.Image.Image):
+        return source.size
+    with open_header(source) as opened:
+        return opened.size
+
+
+@contextmanager
+def open_header(source: Encoded) -> Iterator[PIL.Image.Image]:
+    """A file, open, whose size is known and allowed and whose pixels are not decoded yet.
+
+    No other function opens image files.
+
+    Args:
+        source: a path, the content of a file, or an open file, whose ``name`` errors give if it has one.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ImageError: if it is not an image, or has more than :data:`MAX_PIXELS`.
+    """
+    with _open_file(source) as file:
+        with _decoder_errors(source, file):
+            icon = file.read(len(_ICON)) == _ICON
+            file.seek(0)
+            with _pixel_limit(_ICON_PIXELS if icon else None):  # what an icon holds is decoded as it is opened
+                opened = _identify(file)  # not by its path: Pillow would map the file, and misread rotated TIFFs
+            _check_pixels(opened.size, _label(source))
+            if opened.format == "EPS":
+                raise _broken(source, "it is PostScript, a program, which is not run; convert it to PNG or TIFF")
+        yield opened
+
+
+def _decode_file(opened: PIL.Image.Image, max_size: int | None, exif: Exif) -> Opened:
     """The first frame of a file; a JPEG is decoded at a lower resolution if ``max_size`` leaves that much room."""
-    with _open_file(source) as file, _decoder_errors(source, file):
-        with _no_pixel_limit() as limit:
-            opened = _identify(file)  # by its handle: Pillow maps files given by path, and misreads rotated TIFFs
-        size = opened.size
-        _check_pixels(size, _label(source))
-        tiff = opened.format == "TIFF"  # Pillow rotates these upright as it loads them, and drops the tag
-        orientation = _exif_orientation(opened) if tiff else 1
-        width, height = fit_within(size, max_size)
-        drafted = opened.draft(None, (2 * width, 2 * height))
-        lifted = limit is not None and size[0] * size[1] > limit
-        with _no_pixel_limit() if lifted else nullcontext():  # a TIFF is held against the limit a second time
-            opened.load()
-        if tiff:
-            stored = opened.transpose(_UNDO[orientation]) if orientation in _UNDO else opened
-            return stored, stored.size, (0, 0, *stored.size), orientation if exif == "apply" else 1
-        orientation = _exif_orientation(opened) if exif == "apply" else 1
-    return opened, size, drafted[1] if drafted else (0, 0, *size), orientation
+    size = opened.size
+    tiff = opened.format == "TIFF"  # Pillow rotates these upright as it loads them, and drops the tag
+    orientation = _exif_orientation(opened) if tiff else 1
+    width, height = fit_within(size, max_size)
+    drafted = opened.draft(None, (2 * width, 2 * height))
+    _load_pixels(opened)
+    if tiff:
+        stored = opened.transpose(_UNDO[orientation]) if orientation in _UNDO else opened
+        return stored, stored.size, (0, 0, *stored.size), orientation if exif == "apply" else 1
+    orientation = _exif_orientation(opened) if exif == "apply" else 1
+    if drafted:
+        return opened, size, drafted[1], orientation
+    return opened, opened.size, (0, 0, *opened.size), orientation  # decoded, some formats have another size
 
 
-def _open_file(source: Encoded) -> BinaryIO:
+def _open_file(source: Encoded) -> AbstractContextManager[BinaryIO]:
     """A file that can be read from its start as often as need be."""
     if isinstance(source, bytes):
         return io.BytesIO(source)
     if not isinstance(source, (str, os.PathLike)):
+        if not hasattr(source, "read"):
+            raise TypeError(f"an image or mask must be {_SOURCES}, got {type(source).__name__}")
         content = source.read()
         if not isinstance(content, bytes):
             raise TypeError(f"a file of an image must be opened in binary mode, got one that reads {type(content)}")
@@ -166,22 +197,36 @@ def _identify(file: BinaryIO) -> PIL.Image.Image:
     return PIL.Image.open(file)
 
 
+# Pillow's limit -------------------------------------------------------------------------------------------------------
+
+
+def _load_pixels(picture: PIL.Image.Image) -> None:
+    """Decode; where the size is above Pillow's limit, which it holds some formats against again, with our own."""
+    with _PIXEL_LIMIT_LOCK:
+        limit = PIL.Image.MAX_IMAGE_PIXELS
+    if limit is None or picture.width * picture.height <= limit:
+        picture.load()
+        return
+    with _pixel_limit(MAX_PIXELS):
+        picture.load()
+
+
 _PIXEL_LIMIT_LOCK = threading.Lock()
 
 
 @contextmanager
-def _no_pixel_limit() -> Iterator[int | None]:
-    """Lifts Pillow's process-wide limit on pixels, one thread at a time, and puts it back; yields what it was.
+def _pixel_limit(limit: int | None) -> Iterator[None]:
+    """Sets Pillow's process-wide limit on pixels, one thread at a time, and puts it back.
 
-    Files are checked against :data:`MAX_PIXELS` instead, between reading the header and decoding.
+    Sizes are checked against :data:`MAX_PIXELS` instead, between reading the header and decoding.
     """
     with _PIXEL_LIMIT_LOCK:
-        limit = PIL.Image.MAX_IMAGE_PIXELS
-        PIL.Image.MAX_IMAGE_PIXELS = None
+        before = PIL.Image.MAX_IMAGE_PIXELS
+        PIL.Image.MAX_IMAGE_PIXELS = limit
         try:
-            yield limit
+            yield
         finally:
-            PIL.Image.MAX_IMAGE_PIXELS = limit
+            PIL.Image.MAX_IMAGE_PIXELS = before
 
 
 @contextmanager
@@ -189,8 +234,10 @@ def _decoder_errors(source: Encoded | PIL.Image.Image, file: BinaryIO | None = N
     """Decoders raise almost anything on broken data; the caller gets an :class:`ImageError` with the path."""
     try:
         yield
-    except (ImageError, MemoryError):
+    except ImageError:
         raise
+    except MemoryError as error:
+        raise _broken(source, "its pixels need more memory than there is") from error
     except PIL.UnidentifiedImageError as error:
         empty = file is not None and file.seek(0, os.SEEK_END) == 0
         reason = "it is not an image, or damaged, or in a format Pillow does not read"
@@ -198,6 +245,8 @@ def _decoder_errors(source: Encoded | PIL.Image.Image, file: BinaryIO | None = N
             read = not isinstance(source, (str, os.PathLike, bytes))
             reason = "the file is empty, or was read before" if read else "the file is empty"
         raise _broken(source, reason) from error
+    except PIL.Image.DecompressionBombError as error:  # an image within it is larger than it says itself to be
+        raise _broken(source, "it holds an image that is larger than the file says") from error
     except Exception as error:
         raise _broken(source, str(error) or type(error).__name__) from error
 

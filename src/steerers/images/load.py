@@ -34,6 +34,7 @@ from steerers.images.decode import (
     combine,
     decode,
     fit_within,
+    header_size,
     is_deep,
     name_of,
     open_picture,
@@ -106,9 +107,10 @@ def load_image(
     are kept out of the mask, and colour is laid over mid-grey by its alpha. Of several frames the first is read.
 
     Args:
-        source: a path to any format that Pillow reads, and HEIC with ``steerers[heif]``; the content of such a file as
-            bytes, or the file opened in binary mode, which is read to its end; a Pillow image; a (H, W) or
-            (H, W, 1 | 3 | 4) array, RGB(A) uint8, uint16, or float in [0, 1]; a (1 | 3, H, W) or (1, 1 | 3, H, W)
+        source: a path to any format that Pillow reads but PostScript, which is a program, and HEIC with
+            ``steerers[heif]``; the content of such a file as bytes, or the file opened in binary mode, which is read to
+            its end; a Pillow image; a (H, W) or (H, W, 1 | 3 | 4) array, RGB(A) uint8, uint16, or float in [0, 1]; a
+            (1 | 3, H, W) or (1, 1 | 3, H, W)
             tensor, uint8 or float in [0, 1].
         max_size: the longest side is shrunk to this many pixels if it is longer.
         resize: ``"fit"`` keeps the aspect and never enlarges (Lanczos); ``"squash"`` makes every image a square of
@@ -242,6 +244,8 @@ def _read_mask(source: ImageSource, stored_size: Size) -> NDArray[np.bool_]:
     elif isinstance(source, np.ndarray):
         allowed = _nonzero(source)
     else:
+        if math.prod(size := header_size(source)) != math.prod(stored_size):  # known before anything is decoded
+            raise _other_size(source, size, stored_size)
         picture, *_ = open_picture(source, None, "ignore")
         colour, alpha = (picture, None) if is_deep(picture) else colour_and_alpha(picture)
         allowed = _nonzero(np.asarray(colour))
@@ -249,17 +253,24 @@ def _read_mask(source: ImageSource, stored_size: Size) -> NDArray[np.bool_]:
             allowed &= np.asarray(alpha) != 0
     size = (allowed.shape[1], allowed.shape[0])
     if size != stored_size:
-        raise ValueError(
-            f"mask is {size_text(size)} pixels but the image is stored with {size_text(stored_size)}; "
-            "a mask has the size (width x height) and frame of the image as stored, before EXIF and resizing"
-        )
+        raise _other_size(source, size, stored_size)
     return allowed
+
+
+def _other_size(source: ImageSource, size: Size, stored_size: Size) -> ValueError:
+    name = f"mask {name_of(source)}".rstrip()
+    return ValueError(
+        f"{name} is {size_text(size)} pixels but the image is stored with {size_text(stored_size)}; "
+        "a mask has the size (width x height) and frame of the image as stored, before EXIF and resizing"
+    )
 
 
 def _nonzero(values: NDArray[Any]) -> NDArray[np.bool_]:
     if values.dtype.kind not in "buif":
         raise TypeError(f"mask must be bool, integer or float, got {values.dtype}")
-    allowed: NDArray[np.bool_] = np.logical_and(values != 0, np.isfinite(values))
+    allowed: NDArray[np.bool_] = np.not_equal(values, 0)
+    if values.dtype.kind == "f":
+        allowed &= np.isfinite(values)
     if allowed.ndim == 2:
         return allowed
     if allowed.ndim != 3 or allowed.shape[2] not in (1, 3, 4):

@@ -12,13 +12,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from steerers._choices import STRATEGY_NAMES, TTA
 from steerers._parallel import spread
+from steerers.features import Numbers, as_tensor
 from steerers.geometry import circular_mode
 from steerers.matching.assignment import Assignment, Options, Solution, Tiled, most_similar, mutual_nearest
 from steerers.matching.exponentials import ContinuousSteered
@@ -36,7 +38,7 @@ from steerers.matching.similarity import (
     normalised,
     wrapped,
 )
-from steerers.steering.representations import Group, Order
+from steerers.steering.representations import MAX_ORDER, Group, Order
 from steerers.steering.steerer import Steerer
 
 try:
@@ -71,15 +73,18 @@ class Strategy(ABC):
     name: ClassVar[str]
 
     @torch.no_grad()
-    def match(self, descriptions0: Tensor, descriptions1: Tensor) -> Assignment:
-        """Match (N, D) with (M, D) descriptions of any lengths, N and M; they need not be normalised."""
+    def match(self, descriptions0: Numbers, descriptions1: Numbers) -> Assignment:
+        """Match (N, D) with (M, D) descriptions of any lengths, N and M; they need not be normalised.
+
+        NumPy arrays are taken as well as tensors.
+        """
         return self._match_pairs([self._checked(descriptions0, descriptions1)])[0]
 
     @torch.no_grad()
     def match_batch(
         self,
-        descriptions0: Sequence[Tensor] | Tensor,
-        descriptions1: Sequence[Tensor] | Tensor,
+        descriptions0: Sequence[Numbers] | Numbers,
+        descriptions1: Sequence[Numbers] | Numbers,
         lengths0: Sequence[int] | None = None,
         lengths1: Sequence[int] | None = None,
     ) -> list[Assignment]:
@@ -112,13 +117,14 @@ class Strategy(ABC):
         """Whether pairs on a device are matched all at once, which takes less time there but more memory."""
         return False
 
-    def _checked(self, descriptions0: Tensor, descriptions1: Tensor) -> Pair:
+    def _checked(self, descriptions0: Numbers, descriptions1: Numbers) -> Pair:
         """A pair that can be compared, in one type. On a GPU the assignment looks whether it is finite."""
-        _check_descriptions(descriptions0, descriptions1)
-        if descriptions0.device.type != "cuda":
-            check_finite(descriptions0, descriptions1)
-        common = torch.promote_types(descriptions0.dtype, descriptions1.dtype)
-        return descriptions0.to(common), descriptions1.to(common)
+        first, second = as_tensor("descriptions0", descriptions0), as_tensor("descriptions1", descriptions1)
+        _check_descriptions(first, second)
+        if first.device.type != "cuda":
+            check_finite(first, second)
+        common = torch.promote_types(first.dtype, second.dtype)
+        return first.to(common), second.to(common)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +155,9 @@ class SteererStrategy(SoftmaxStrategy):
 
     steerer: Steerer
 
-    def _checked(self, descriptions0: Tensor, descriptions1: Tensor) -> Pair:
-        pair, dim = super()._checked(descriptions0, descriptions1), descriptions0.shape[1]
+    def _checked(self, descriptions0: Numbers, descriptions1: Numbers) -> Pair:
+        pair = super()._checked(descriptions0, descriptions1)
+        dim = pair[0].shape[1]
         if dim != self.steerer.dim:
             raise ValueError(f"descriptions have length {dim}, but the steerer acts on length {self.steerer.dim}")
         return pair
@@ -186,7 +193,8 @@ def _check_descriptions(descriptions0: Tensor, descriptions1: Tensor) -> None:
         raise ValueError(f"descriptions lie on {descriptions0.device} and {descriptions1.device}; move them together")
 
 
-def _unpad(which: str, descriptions: Sequence[Tensor] | Tensor, lengths: Sequence[int] | None) -> list[Tensor]:
+def _unpad(which: str, given: Sequence[Numbers] | Numbers, lengths: Sequence[int] | None) -> list[Any]:
+    descriptions = as_tensor(f"descriptions{which}", given) if isinstance(given, np.ndarray) else given
     if not isinstance(descriptions, Tensor):
         if lengths is not None:
             raise ValueError(f"lengths{which} goes with a padded (B, N, D) tensor, not with a list")
@@ -314,6 +322,8 @@ class OverRotations(SteererStrategy):
             raise ValueError(f"{self.name} tries single rotations and needs an order, such as 8, or angles")
         if not isinstance(order, int) or order < 2:
             raise ValueError(f"order must be a whole number of at least 2, got {order!r}")
+        if order > MAX_ORDER:
+            raise ValueError(f"order must be at most {MAX_ORDER}, got {order}")
         if whole is not None and whole % order:
             raise ValueError(
                 f"order {order} needs rotations that a {self.steerer.group} steerer does not have; use {whole}"

@@ -17,6 +17,10 @@ from torch import Tensor, nn
 
 from steerers.features import Keypoints
 
+MAX_KEYPOINTS, MAX_TRIED = 2**16, 2**24
+"""Most keypoints, and pixels of an image, that a graph is exported or a network timed for: memory grows with both, that
+of the compact network to some 6 GB at 4096 x 4096."""
+
 
 class Detector(ABC, nn.Module):
     """Finds keypoints."""
@@ -137,6 +141,17 @@ def check_count(num_keypoints: int) -> None:
     """Refuse a number of keypoints below one."""
     if num_keypoints < 1:
         raise ValueError(f"num_keypoints must be at least 1, got {num_keypoints}")
+
+
+def check_tried(num_keypoints: int, size: tuple[int, int]) -> None:
+    """Refuse, before memory is asked for, what no network is tried with: beyond :data:`MAX_KEYPOINTS` and such."""
+    check_count(num_keypoints)
+    if num_keypoints > MAX_KEYPOINTS:
+        raise ValueError(f"num_keypoints must be at most {MAX_KEYPOINTS}, got {num_keypoints}")
+    if min(size) < 1:
+        raise ValueError(f"size must be a positive width and height, got {size}")
+    if size[0] * size[1] > MAX_TRIED:
+        raise ValueError(f"size must be at most {MAX_TRIED / 1e6:.1f} megapixels, got {size[0]} x {size[1]}")
 
 
 def check_masks(masks: Tensor | None, shape: Sequence[int]) -> None:

@@ -33,6 +33,9 @@ from steerers.models.sampling import (
     stack_points,
 )
 
+MAX_WEIGHTS = 100_000_000
+"""Of a configuration, which would take 400 MB; by default there are two million."""
+
 
 @dataclass(frozen=True)
 class CompactConfig:
@@ -55,6 +58,14 @@ class CompactConfig:
             raise ValueError(f"there must be one more of channels than of blocks, got {self.channels}, {self.blocks}")
         if min(*self.channels, *self.blocks, self.dim, self.hidden) < 1:
             raise ValueError(f"channels, blocks, dim and hidden must be positive, got {self}")
+        if self._num_weights() > MAX_WEIGHTS:
+            raise ValueError(f"a compact network has at most {MAX_WEIGHTS:,} weights, but this is more: {self}")
+
+    def _num_weights(self) -> int:
+        """Roughly: of the convolutions and of the perceptron."""
+        coarse = zip(self.channels, self.channels[1:], self.blocks, strict=False)
+        trunk = sum(9 * own * (fine + 2 * count * own) for fine, own, count in coarse)
+        return trunk + self.hidden * (sum(self.channels) + self.dim)
 
     @property
     def stride(self) -> int:

@@ -23,9 +23,11 @@ from torch import Tensor, nn
 from steerers._choices import NUM_KEYPOINTS
 from steerers._files import StrPath, atomic_write
 from steerers._version import __version__
+from steerers.geometry import nearest_points
 from steerers.images.load import make_picture
 from steerers.matching.strategies import OverRotations, make_strategy
 from steerers.models import zoo
+from steerers.models.base import check_tried
 from steerers.models.compact import CELL, Compact, Pyramid, fold_batch_norms, textured_cells
 from steerers.models.sampling import choose_keypoints, sample_descriptions
 from steerers.models.zoo import Model
@@ -154,7 +156,7 @@ def _compare_on(session: Any, network: Compact, image: Tensor) -> Agreement:
     found = scores >= 0
     if not len(keypoints) or not found.any():
         return Agreement(float(len(keypoints) == int(found.sum())), 1.0)
-    distance, nearest = torch.cdist(keypoints.xy.double(), xy[found].double()).min(dim=1)
+    distance, nearest = nearest_points(keypoints.xy.double(), xy[found].double())
     near = distance < NEAR
     cosines = F.cosine_similarity(descriptions[found][nearest[near]], expected[near], dim=1)
     more = max(int(found.sum()) - len(keypoints), 0)
@@ -221,10 +223,7 @@ def _refusal(name: str) -> ValueError:
 
 
 def _check(num_keypoints: int, size: tuple[int, int] | None, opset: int) -> None:
-    if num_keypoints < 1:
-        raise ValueError(f"num_keypoints must be positive, got {num_keypoints}")
-    if size is not None and min(size) < 1:
-        raise ValueError(f"size must be a positive width and height, got {size}")
+    check_tried(num_keypoints, size or _TRIED[0])
     if not OLDEST_OPSET <= opset <= NEWEST_OPSET:
         raise ValueError(f"opset must be {OLDEST_OPSET} to {NEWEST_OPSET}, got {opset}")
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]

@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from steerers.steering.representations import Group, Representation
+from steerers.features import Numbers, as_tensor
+from steerers.steering.representations import Group, Representation, check_dim
 
 EXPONENTIALS = 16
 """Rotations whose matrices are made at once: several small exponentials take a GPU little longer than one."""
@@ -81,21 +82,21 @@ class PermutationAction(Action):
     powers: Tensor
     basis: Tensor
 
-    def __init__(self, permutation: Tensor, group: Group) -> None:
+    def __init__(self, permutation: Numbers, group: Group) -> None:
         super().__init__()
         if group.order is None:
             raise ValueError("a permutation represents a cyclic group, not SO(2)")
-        permutation = _check_permutation(permutation)
-        self.group, self.dim = group, len(permutation)
+        checked = _check_permutation(permutation)
+        self.group, self.dim = group, len(checked)
         powers = [torch.arange(self.dim)]
         for _ in range(1, group.order):
-            powers.append(powers[-1][permutation])
-        if not torch.equal(powers[-1][permutation], powers[0]):
+            powers.append(powers[-1][checked])
+        if not torch.equal(powers[-1][checked], powers[0]):
             raise ValueError(
                 f"the permutation's power {group.order} is not the identity, so it does not represent {group}"
             )
         self.register_buffer("powers", torch.stack(powers), persistent=False)  # (n, D)
-        self.representation, basis = _fourier_basis(permutation, group.order)
+        self.representation, basis = _fourier_basis(checked, group.order)
         self.register_buffer("basis", basis, persistent=False)  # (D, D), orthogonal
 
     @property
@@ -174,12 +175,15 @@ class MatrixAction(Action):
         return MatrixAction(self.element(rotation).detach(), subgroup, learnable=False)
 
 
-def _check_permutation(permutation: Tensor) -> Tensor:
-    if permutation.is_floating_point():
+def _check_permutation(given: Numbers) -> Tensor:
+    permutation = as_tensor("permutation", given)
+    if permutation.is_floating_point() or permutation.is_complex() or permutation.dtype == torch.bool:
         raise TypeError(f"permutation must hold integers, got {permutation.dtype}")
-    if permutation.ndim != 1 or not torch.equal(permutation.cpu().sort().values.long(), torch.arange(len(permutation))):
+    numbers = permutation.long().cpu()
+    if numbers.ndim != 1 or not torch.equal(numbers.sort().values, torch.arange(len(numbers))):
         raise ValueError("permutation must hold each of the numbers 0 to D - 1 once")
-    return permutation.long().cpu()
+    check_dim(len(numbers))
+    return numbers
 
 
 def _fourier_basis(permutation: Tensor, order: int) -> tuple[Representation, Tensor]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from steerers.features import Keypoints
+from steerers.features import Keypoints, Numbers, as_tensor
 from steerers.geometry import rotate_image, transform_points
 from steerers.steering.steerer import Steerer
 
@@ -65,17 +65,24 @@ def describe_rotated(
     return describe_image(describe, rotated.contiguous(), moved)
 
 
-def equivariance(describe: Describer, steerer: Steerer, image: Tensor, keypoints: Tensor, angle: float) -> Tensor:
+def equivariance(
+    describe: Describer, steerer: Steerer, image: Numbers, keypoints: Numbers | Keypoints, angle: float
+) -> Tensor:
     """Cosines of steered with recomputed descriptions when an image rotates counter-clockwise by ``angle`` radians.
 
     Args:
         image: (C, H, W); quarter turns are exact, others are sampled bilinearly onto a canvas that holds the image.
-        keypoints: (N, 2) pixels.
+        keypoints: (N, 2) pixels, or what a detector found, with scales and orientations for who needs them.
 
     Returns:
         (N,) cosines; 1 where ``steer(d(I), angle)`` is the direction of ``d(I rotated)``.
     """
-    points = Keypoints(keypoints, keypoints.new_ones(len(keypoints)))
+    image = as_tensor("image", image)
+    if isinstance(keypoints, Keypoints):
+        points = keypoints
+    else:
+        xy = as_tensor("keypoints", keypoints)
+        points = Keypoints(xy, xy.new_ones(len(xy)))
     steered = steerer.steer(describe_image(describe, image, points), angle)
     recomputed = describe_rotated(describe, image, points, angle)
     return F.cosine_similarity(steered, recomputed.to(steered), dim=-1)
@@ -84,8 +91,8 @@ def equivariance(describe: Describer, steerer: Steerer, image: Tensor, keypoints
 def assert_equivariant(
     describe: Describer,
     steerer: Steerer,
-    image: Tensor,
-    keypoints: Tensor,
+    image: Numbers,
+    keypoints: Numbers | Keypoints,
     *,
     angles: Sequence[float] | None = None,
     min_cosine: float = 0.99,
@@ -94,6 +101,7 @@ def assert_equivariant(
 
     Args:
         describe: a model, or a function of a (C, H, W) image and (N, 2) keypoints in its pixels.
+        image: (C, H, W), and ``keypoints``: see :func:`equivariance`.
         angles: rotations in radians; by default those of C_n, or every 30 degrees for SO(2).
         min_cosine: least mean cosine of steered with recomputed descriptions at every angle.
 

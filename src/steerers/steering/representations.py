@@ -30,6 +30,10 @@ Order = int | None | Literal["default"]
 """How many rotations are tried: those of C_order, every rotation of SO(2) for None, or what suits a steerer."""
 SAME_ANGLE = 1e-9
 """Angles that differ by less, in radians, are the same."""
+MAX_DIM, MAX_ORDER, MAX_FREQUENCY = 4096, 4096, 512
+"""The longest descriptions, the largest cyclic group, and the highest frequency of SO(2), whose period is looked at in
+eight places. Whatever a file or an option asks for, a (D, D) matrix and a (n, D) table then take 128 MiB at most.
+Descriptors have 64 to 512 dimensions, and no photograph tells a rotation to a 4096th of a turn."""
 _TERM = re.compile(r"(\d+)\s*x\s*(-?\d+)")
 
 
@@ -40,8 +44,9 @@ class Group:
     order: int | None
 
     def __post_init__(self) -> None:
-        if self.order is not None and self.order < 2:
-            raise ValueError(f"the order of a cyclic group must be at least 2, got {self.order}")
+        if self.order is not None and not 2 <= self.order <= MAX_ORDER:
+            bound = "at least 2" if self.order < 2 else f"at most {MAX_ORDER}"
+            raise ValueError(f"the order of a cyclic group must be {bound}, got {self.order}")
 
     @classmethod
     def parse(cls, name: str | Group) -> Group:
@@ -146,6 +151,9 @@ class Representation:
             order = self.group.order
             if order is not None and not 0 <= frequency < order:
                 raise ValueError(f"frequency in {part!r} must be 0 to {order - 1} for {self.group}")
+            if order is None and abs(frequency) > MAX_FREQUENCY:
+                raise ValueError(f"frequency in {part!r} must be {-MAX_FREQUENCY} to {MAX_FREQUENCY} for SO2")
+        check_dim(self.dim)
 
     # Specification ----------------------------------------------------------------------------------------------------
 
@@ -292,6 +300,14 @@ class Representation:
             else:
                 values += [complex(math.cos(phase), math.sin(phase)), complex(math.cos(phase), -math.sin(phase))]
         return torch.tensor(values, dtype=torch.complex128)
+
+
+def check_dim(dim: int) -> None:
+    """Refuse what is no length of descriptions, or beyond :data:`MAX_DIM`, before memory is asked for."""
+    if not isinstance(dim, int) or dim < 1:
+        raise ValueError(f"dim must be a positive integer, got {dim!r}")
+    if dim > MAX_DIM:
+        raise ValueError(f"dim must be at most {MAX_DIM}, got {dim}")
 
 
 def _block_size(group: Group, frequency: int) -> int:

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from steerers.features import Numbers, as_tensor
 from steerers.steering import analysis
 from steerers.steering.actions import Action, BlockAction, MatrixAction, PermutationAction
-from steerers.steering.representations import Group, Representation
+from steerers.steering.representations import Group, Representation, check_dim
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ORTHOGONAL_TOLERANCE = 1e-5
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""Of learned matrices: what PyTorch computes with."""
 
 
 class Steerer(nn.Module):
@@ -55,13 +58,13 @@ class Steerer(nn.Module):
     @classmethod
     def inv(cls, dim: int, group: str | Group = "SO2", *, learnable: bool = False) -> Steerer:
         """*Inv*: every eigenvalue 1; descriptions that do not change when the image rotates."""
-        _check_dim(dim)
+        check_dim(dim)
         return cls.from_spec(f"{dim}x0", group, learnable=learnable)
 
     @classmethod
     def freq1(cls, dim: int, group: str | Group = "SO2", *, learnable: bool = False) -> Steerer:
         """*Freq1*: pairs of coordinates that rotate with the image; ``dim`` must be even."""
-        _check_dim(dim)
+        check_dim(dim)
         group = Group.parse(group)
         if group.order == 2:
             raise ValueError("Freq1 needs a group with 2 x 2 blocks: SO(2) or C_n with n > 2")
@@ -72,7 +75,7 @@ class Steerer(nn.Module):
     @classmethod
     def perm(cls, dim: int, group: str | Group = "C4", *, learnable: bool = False) -> Steerer:
         """*Perm*: cyclic permutations of n coordinates each, for C_n; ``dim`` must be a multiple of n."""
-        _check_dim(dim)
+        check_dim(dim)
         group = Group.parse(group)
         if group.order is None:
             raise ValueError("Perm represents a cyclic group such as C4, not SO(2); for SO(2) use Spread")
@@ -87,7 +90,7 @@ class Steerer(nn.Module):
 
         For 256 dimensions it is the paper's: 40 of frequency 0 and 18 each of 1 to 6.
         """
-        _check_dim(dim)
+        check_dim(dim)
         if max_frequency < 1:
             raise ValueError(f"max_frequency must be at least 1, got {max_frequency}")
         each = dim // (2 * max_frequency + 2)
@@ -104,23 +107,25 @@ class Steerer(nn.Module):
         cls, dim: int, group: str | Group = "SO2", *, generator: torch.Generator | None = None, learnable: bool = True
     ) -> Steerer:
         """The initialisation of Setting B: entries uniform in (-D^-1/2, D^-1/2), from ``generator``."""
-        _check_dim(dim)
+        check_dim(dim)
         bound = dim**-0.5
         weight = (2 * torch.rand(dim, dim, generator=generator) - 1) * bound
         return cls(MatrixAction(weight, Group.parse(group), learnable=learnable))
 
     @classmethod
-    def from_permutation(cls, permutation: Tensor, group: str | Group, *, learnable: bool = False) -> Steerer:
+    def from_permutation(cls, permutation: Numbers, group: str | Group, *, learnable: bool = False) -> Steerer:
         """The steerer whose smallest rotation maps ``d`` to ``d[permutation]``, such as that of Upright SIFT."""
         return cls._fixed_or_learnable(PermutationAction(permutation, Group.parse(group)), learnable)
 
     @classmethod
-    def from_matrix(cls, matrix: Tensor, group: str | Group, *, learnable: bool = False) -> Steerer:
+    def from_matrix(cls, matrix: Numbers, group: str | Group, *, learnable: bool = False) -> Steerer:
         """The steerer of a (D, D) matrix: the smallest rotation of C_n, or the Lie algebra element of SO(2)."""
+        matrix = as_tensor("matrix", matrix)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
             raise ValueError(f"a steerer needs a square matrix, got shape {tuple(matrix.shape)}")
-        if not matrix.is_floating_point():
-            raise TypeError(f"a steerer needs a floating-point matrix, got {matrix.dtype}")
+        check_dim(matrix.shape[0])
+        if matrix.dtype not in DTYPES:
+            raise TypeError(f"a steerer needs a 16, 32 or 64-bit floating-point matrix, got {matrix.dtype}")
         if not bool(torch.isfinite(matrix).all()):
             raise ValueError("the steerer's matrix holds NaN or infinite entries")
         return cls(MatrixAction(matrix.detach(), Group.parse(group), learnable=learnable))
@@ -168,22 +173,25 @@ class Steerer(nn.Module):
 
     # What it does -----------------------------------------------------------------------------------------------------
 
-    def steer(self, descriptions: Tensor, angle: float | Tensor) -> Tensor:
+    def steer(self, descriptions: Numbers, angle: float | Numbers) -> Tensor:
         """Descriptions of the image rotated counter-clockwise.
 
         Args:
-            descriptions: (..., D).
+            descriptions: (..., D), a tensor or a NumPy array.
             angle: radians; a number, or a tensor that broadcasts with the leading shape, for a rotation of each. For
                 C_n it must be a multiple of 2 pi / n.
 
         Returns:
             (..., D), not normalised: a learned steerer does not keep lengths.
         """
+        descriptions = as_tensor("descriptions", descriptions)
         if not descriptions.is_floating_point():
             raise TypeError(f"descriptions must be floating-point, got {descriptions.dtype}")
-        if descriptions.shape[-1] != self.dim:
-            raise ValueError(f"this steerer acts on descriptions of length {self.dim}, got {descriptions.shape[-1]}")
-        return self.action.steer(descriptions, torch.as_tensor(angle, dtype=torch.float64))
+        length = descriptions.shape[-1] if descriptions.ndim else 0
+        if length != self.dim:
+            raise ValueError(f"this steerer acts on descriptions of length {self.dim}, got {length}")
+        radians = angle if isinstance(angle, (int, float)) else as_tensor("angle", angle)
+        return self.action.steer(descriptions, torch.as_tensor(radians, dtype=torch.float64))
 
     forward = steer
 
@@ -300,7 +308,8 @@ class Steerer(nn.Module):
         if kind == "blocks":
             representation = Representation.parse(metadata["steerer.spec"], group)
             steerer = cls.from_representation(representation)
-            if not torch.equal(tensors["steerer.frequencies"], representation.coordinates()[0]):
+            found, expected = tensors["steerer.frequencies"], representation.coordinates()[0]
+            if found.dtype != expected.dtype or not torch.equal(found, expected):
                 raise ValueError("its frequencies contradict its specification")
         elif kind == "permutation":
             steerer = cls.from_permutation(tensors["steerer.permutation"], group)
@@ -342,8 +351,3 @@ def _group_in_name(path: str | os.PathLike[str]) -> Group:
             "Steerer.load, or let the file's name hold it, as in steerer_C4.pth"
         )
     return Group.parse(found.pop())
-
-
-def _check_dim(dim: int) -> None:
-    if not isinstance(dim, int) or dim < 1:
-        raise ValueError(f"dim must be a positive integer, got {dim!r}")

@@ -31,9 +31,11 @@ from torch import Tensor
 
 from steerers import _weights
 from steerers._console import tell
-from steerers._files import atomic_write, writing
+from steerers._files import atomic_write, parse_json, read_json, writing
 from steerers._version import __version__
+from steerers.datasets.safe_arrays import read_named
 from steerers.models import parts, zoo
+from steerers.steering.representations import MAX_DIM
 from steerers.steering.steerer import Steerer
 from steerers.training.build import build_objective
 from steerers.training.config import TrainConfig, flatten, parse_config, renamed, to_dict
@@ -322,8 +324,8 @@ def _read_entries(path: Path) -> tuple[list[dict[str, Any]], list[tuple[int, str
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):  # the last is empty, or was not finished
         try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            entry = parse_json(line)
+        except ValueError as error:
             damaged.append((number, str(error)))
             continue
         if isinstance(entry, dict) and isinstance(entry.get("step"), int):
@@ -342,17 +344,14 @@ def read_spectrum(folder: Path) -> tuple[list[int], Tensor]:
     path = folder / SPECTRUM
     if not path.exists():
         raise ValueError(f"{folder} has no {SPECTRUM}: it is not a run, or its steerer was not trained")
-    try:
-        with np.load(path) as file:
-            steps, values = file["steps"], torch.from_numpy(file["eigenvalues"])
-    except Exception as error:  # damaged bytes make NumPy raise nearly anything
-        raise ValueError(f"{path}: damaged ({error})") from error
+    found = read_named(path, ("steps", "eigenvalues"), "spectrum")
+    steps, values = np.asarray(found["steps"]), np.asarray(found["eigenvalues"])
     fits = steps.dtype.kind in "iu" and values.ndim == 2 and steps.shape == values.shape[:1]
-    if not fits or not values.is_complex() or not values.numel():
-        raise ValueError(f"{path}: damaged: {steps.size} steps, and {values.dtype} of shape {tuple(values.shape)}")
-    if not bool(torch.isfinite(torch.view_as_real(values)).all()):
+    if not fits or values.dtype.kind != "c" or not values.size or values.shape[1] > MAX_DIM:
+        raise ValueError(f"{path}: damaged: {steps.size} steps, and {values.dtype} of shape {values.shape}")
+    if not np.isfinite(values).all():
         raise ValueError(f"{path}: it holds eigenvalues that are not finite")
-    return steps.tolist(), values
+    return steps.tolist(), torch.from_numpy(values)
 
 
 def read_config(folder: Path) -> TrainConfig:
@@ -365,11 +364,9 @@ def read_config(folder: Path) -> TrainConfig:
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such run")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
     except FileNotFoundError:
         raise ValueError(f"{folder} has no {CONFIG}: it is not the folder of a run") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: damaged ({error})") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path}: not the configuration of a run, which is a table")
     try:

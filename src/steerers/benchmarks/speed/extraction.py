@@ -19,8 +19,9 @@ from torch import Tensor
 from steerers.accel.networks import for_inference
 from steerers.benchmarks.speed import Cost, measure, timed
 from steerers.features import Features, Keypoints, Matches
+from steerers.geometry import nearest_points
 from steerers.images.load import make_picture
-from steerers.models.base import Combined, Extractor
+from steerers.models.base import Combined, Extractor, check_tried
 from steerers.models.dedode import DedodeNetwork
 from steerers.models.zoo import PRECISIONS, Model
 from steerers.pipeline import Pipeline
@@ -41,6 +42,9 @@ class ExtractionSettings:
     num_keypoints: int = 5000
     repeats: int = 10
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_tried(self.num_keypoints, (self.width, self.height))
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ def _agreement(step: str, found: _Found, expected: _Found) -> tuple[float | None
     if step != "describe" and len(expected.keypoints):
         near = torch.zeros(len(expected.keypoints), dtype=torch.bool, device=found.keypoints.xy.device)
         if len(found.keypoints):
-            near = torch.cdist(expected.keypoints.xy.double(), found.keypoints.xy.double()).amin(dim=1) < NEAR
+            near = nearest_points(expected.keypoints.xy.double(), found.keypoints.xy.double())[0] < NEAR
         same = float(near.float().mean())
     if step != "detect":
         difference = float((found.descriptions - expected.descriptions).abs().max())

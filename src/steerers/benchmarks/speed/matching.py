@@ -17,6 +17,7 @@ from steerers.benchmarks.speed import Cost, measure
 from steerers.benchmarks.speed.subjects import ROTATING, plant_pair, steerer_for
 from steerers.matching.assignment import Kernels, Precision
 from steerers.matching.strategies import make_strategy
+from steerers.models.base import MAX_KEYPOINTS
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 
@@ -180,6 +181,10 @@ class MatchingSettings:
     precision: Precision = "default"
     kernels: Kernels = "auto"
     peak: Peak | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num <= MAX_KEYPOINTS:
+            raise ValueError(f"num must be 1 to {MAX_KEYPOINTS}, got {self.num}")
 
 
 @dataclass(frozen=True)

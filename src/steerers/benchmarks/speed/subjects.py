@@ -27,7 +27,7 @@ from steerers.benchmarks.runs import describe_steerer
 from steerers.features import Keypoints
 from steerers.matching.assignment import Assignment, number_of_most_matches
 from steerers.matching.strategies import NAMES, Strategy, check_name, make_strategy
-from steerers.models.base import Combined, Descriptor, Extractor
+from steerers.models.base import Combined, Descriptor, Extractor, check_tried
 from steerers.models.zoo import Entry, Model, find
 from steerers.pipeline import count_augmentations
 from steerers.steering.equivariance import describe_image, describe_rotated
@@ -68,6 +68,7 @@ class RuntimeSettings:
         for name, least in (("size", 32), ("num_keypoints", 1), ("repeats", 1), ("warm_up", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        check_tried(self.num_keypoints, (self.size, self.size))
 
 
 @dataclass(frozen=True, eq=False)
