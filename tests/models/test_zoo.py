@@ -656,7 +656,7 @@ def test_fingerprints_tell_fast_networks_apart() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"precision": "float8"}, "unknown precision 'float8'; use float32, bfloat16, float16"),
+        ({"precision": "float8"}, "unknown precision 'float8'; use one of float32, bfloat16, float16"),
         ({"precision": "float16"}, "model 'sift' runs in float32 only, not in float16"),
         ({"sampling": KeypointSampling(border=4)}, "model 'sift' has no choice of how its keypoints are sampled"),
     ],
