@@ -34,7 +34,7 @@ COMMANDS = {
     "export": "write a model as ONNX",
 }
 """The modules of this folder that are commands, and what each does, in the order of the help."""
-OUT_OF_MEMORY = "there is not enough memory for this; ask for smaller images, fewer keypoints or a smaller batch"
+OUT_OF_MEMORY = "not enough memory for this; ask for smaller images or tiles, fewer keypoints or a smaller batch"
 
 
 class Parser(argparse.ArgumentParser):
