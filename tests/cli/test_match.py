@@ -460,7 +460,7 @@ def test_bad_options(run: Run, files: Path, out: Path, options: list[str], messa
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("small_mask.png", f"mask is 20 x 10 pixels but the image is stored with {SIZE[0]} x {SIZE[1]}"),
+        ("small_mask.png", f"small_mask.png is 20 x 10 pixels but the image is stored with {SIZE[0]} x {SIZE[1]}"),
         ("missing.png", "no such image: "),
         ("text.jpg", "it is not an image"),
     ],
