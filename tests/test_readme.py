@@ -32,7 +32,7 @@ QUICK_BENCH = [
     "--repeats",
     "1",
 ]  # added to benches; of options given twice the last counts
-DOCUMENTS = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md")), *sorted(ROOT.glob("*/*.md"))]
+DOCUMENTS = [README, *sorted({*ROOT.glob("*.md")} - {README}), *sorted(ROOT.glob("*/*.md"))]
 
 
 class Block(NamedTuple):

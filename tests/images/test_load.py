@@ -409,13 +409,26 @@ def test_the_content_of_a_file_is_what_the_file_is(tmp_path: Path, ending: str) 
 
 
 class Pipe:
-    """What can be read once, and no more is known of it."""
+    """What can be read once, in pieces of its own, and no more is known of it."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
 
-    def read(self) -> bytes:
-        return self._content
+    def read(self, size: int) -> bytes:
+        piece, self._content = self._content[: min(size, 100)], self._content[min(size, 100) :]
+        return piece
+
+
+def test_a_pipe_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless:
+        name = "zeros"
+
+        def read(self, size: int) -> bytes:
+            return bytes(100)
+
+    monkeypatch.setattr("steerers.images.decode.MAX_STREAM", 10_000)
+    with pytest.raises(ImageError, match=r"cannot read image zeros: it goes on beyond 10,000 bytes; give the path"):
+        load_image(Endless())  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
@@ -434,9 +447,10 @@ def test_a_pipe_that_has_a_path(tmp_path: Path) -> None:
 def test_a_mask_may_be_the_content_of_a_file() -> None:
     mask = io.BytesIO()
     PIL.Image.fromarray(dot_array() > 100).save(mask, "png")
-    found = load_image(dot_array(), mask=mask.getvalue()).mask
-    assert found is not None
-    assert torch.equal(found, torch.from_numpy(dot_array() > 100))
+    for source in (mask.getvalue(), io.BytesIO(mask.getvalue()), Pipe(mask.getvalue())):
+        found = load_image(dot_array(), mask=source).mask  # type: ignore[arg-type]
+        assert found is not None
+        assert torch.equal(found, torch.from_numpy(dot_array() > 100))
 
 
 def heif(brand: str) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
@@ -32,6 +32,9 @@ Opened: TypeAlias = tuple[PIL.Image.Image, Size, Box, int]  # and the last three
 
 MAX_PIXELS = 1_000_000_000
 """The largest image that is read; a larger one is refused before its pixels are decoded."""
+
+MAX_STREAM = 2**30
+"""Bytes of an image that comes through a pipe or an open file, and is held as it is; a pipe need not have an end."""
 
 _SOURCES = "a path, bytes, a file opened in binary mode, a Pillow image, a NumPy array or a torch tensor"
 _ICON, _ICON_PIXELS = b"\0\0\1\0", 2048**2  # how one begins, and of what it holds, many times the usual 256 x 256
@@ -90,12 +93,23 @@ def decode(source: ImageSource, max_size: int | None, exif: Exif) -> Decoded:
     return Decoded(pixels, allowed, size, box, orientation)
 
 
-def open_picture(source: Encoded | PIL.Image.Image, max_size: int | None, exif: Exif) -> Opened:
-    """A file or a Pillow image, at its current frame, with the colours and the alpha that it has."""
+def open_picture(
+    source: Encoded | PIL.Image.Image, max_size: int | None, exif: Exif, check: Callable[[Size], None] | None = None
+) -> Opened:
+    """A file or a Pillow image, at its current frame, with the colours and the alpha that it has.
+
+    Args:
+        check: raises an error for a size that will not do, before pixels are decoded.
+    """
     if not isinstance(source, PIL.Image.Image):
-        with open_header(source) as opened, _decoder_errors(source):
-            return _decode_file(opened, max_size, exif)
+        with open_header(source) as opened:
+            if check is not None:
+                check(opened.size)
+            with _decoder_errors(source):
+                return _decode_file(opened, max_size, exif)
     _check_pixels(source.size, name_of(source) or "Pillow image")
+    if check is not None:
+        check(source.size)
     with _decoder_errors(source):
         _load_pixels(source)
         orientation = _exif_orientation(source) if exif == "apply" else 1
@@ -159,10 +173,7 @@ def _open_file(source: Encoded) -> AbstractContextManager[BinaryIO]:
     if not isinstance(source, (str, os.PathLike)):
         if not hasattr(source, "read"):
             raise TypeError(f"an image or mask must be {_SOURCES}, got {type(source).__name__}")
-        content = source.read()
-        if not isinstance(content, bytes):
-            raise TypeError(f"a file of an image must be opened in binary mode, got one that reads {type(content)}")
-        return io.BytesIO(content)
+        return _read_stream(source, source)
     path = Path(source)
     if path.is_dir():
         raise _broken(path, "it is a directory")
@@ -172,8 +183,20 @@ def _open_file(source: Encoded) -> AbstractContextManager[BinaryIO]:
         raise FileNotFoundError(f"no such image: {path}") from None
     if file.seekable():
         return file
-    with file:  # a pipe
-        return io.BytesIO(file.read())
+    with file:
+        return _read_stream(file, source)
+
+
+def _read_stream(stream: BinaryIO, source: Encoded) -> io.BytesIO:
+    """What a pipe gives, or a file of the caller's, to its end."""
+    content = io.BytesIO()
+    while piece := stream.read(2**20):  # some give less than they are asked for
+        if not isinstance(piece, bytes):
+            raise TypeError(f"a file of an image must be opened in binary mode, got one that reads {type(piece)}")
+        if content.write(piece) and content.tell() > MAX_STREAM:
+            raise _broken(source, f"it goes on beyond {MAX_STREAM:,} bytes; give the path of a file instead")
+    content.seek(0)
+    return content
 
 
 def _identify(file: BinaryIO) -> PIL.Image.Image:

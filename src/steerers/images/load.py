@@ -12,6 +12,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, get_args
 
 import numpy as np
@@ -34,7 +35,6 @@ from steerers.images.decode import (
     combine,
     decode,
     fit_within,
-    header_size,
     is_deep,
     name_of,
     open_picture,
@@ -244,9 +244,7 @@ def _read_mask(source: ImageSource, stored_size: Size) -> NDArray[np.bool_]:
     elif isinstance(source, np.ndarray):
         allowed = _nonzero(source)
     else:
-        if math.prod(size := header_size(source)) != math.prod(stored_size):  # known before anything is decoded
-            raise _other_size(source, size, stored_size)
-        picture, *_ = open_picture(source, None, "ignore")
+        picture, *_ = open_picture(source, None, "ignore", partial(_check_pixels_of_mask, source, stored_size))
         colour, alpha = (picture, None) if is_deep(picture) else colour_and_alpha(picture)
         allowed = _nonzero(np.asarray(colour))
         if alpha is not None:
@@ -255,6 +253,12 @@ def _read_mask(source: ImageSource, stored_size: Size) -> NDArray[np.bool_]:
     if size != stored_size:
         raise _other_size(source, size, stored_size)
     return allowed
+
+
+def _check_pixels_of_mask(source: ImageSource, stored_size: Size, size: Size) -> None:
+    """As far as it is known before anything is decoded: a rotated TIFF may lie on its side."""
+    if math.prod(size) != math.prod(stored_size):
+        raise _other_size(source, size, stored_size)
 
 
 def _other_size(source: ImageSource, size: Size, stored_size: Size) -> ValueError:
