@@ -186,6 +186,24 @@ def test_a_file_that_asks_for_memory_is_refused(zipped: bool, tmp_path: Path) ->
         _weights.load_state(path)
 
 
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_name_without_end_is_cut_short(zipped: bool, tmp_path: Path) -> None:
+    """PyTorch would search its own message for a word with as many steps as the name has pairs of characters."""
+    path, asked = tmp_path / "w.pth", b"\x80\x02c" + b"a" * 20_000 + b"\nb\n."
+    if zipped:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("w/data.pkl", asked)
+            archive.writestr("w/version", "3\n")
+    else:
+        start = torch_bytes({}, _use_new_zipfile_serialization=False)
+        path.write_bytes(start[: start.rindex(b"\x80\x02", 0, -10)] + asked)
+    with pytest.raises(WeightsError, match=r"w\.pth: refused, it asks for the Python object a{200};"):
+        _weights.load_state(path)
+    path.write_bytes(path.read_bytes().replace(b"aaa\nb", "aaé\nb".encode()))  # or in letters of any alphabet
+    with pytest.raises(WeightsError, match=r"w\.pth: (refused|empty, cut short)"):
+        _weights.load_state(path)
+
+
 def test_a_packed_file_is_refused(tmp_path: Path) -> None:
     """A thousandth of what it becomes."""
     path = tmp_path / "w.pth"

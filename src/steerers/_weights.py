@@ -8,9 +8,10 @@ package are safetensors with metadata, written by :func:`save` and read by :func
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import mmap
 import os
+import pickletools
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Set
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -36,6 +37,8 @@ _PICTURES = {
     "GIF": b"GIF8",
 }  # fmt: skip
 _WRAPPER_PREFIXES = ("module.", "_orig_mod.")
+_LEGACY_PICKLES = 5  # of which a file of PyTorch before 1.6 is made, before its numbers
+_LONGEST_NAME = 200  # of what a pickle asks for; PyTorch's own have 40 characters
 
 
 class WeightsError(ValueError):
@@ -223,24 +226,42 @@ def read(path: StrPath, *, any_ending: bool = False) -> Any:
 def _read_torch(path: StrPath) -> Any:
     with opened(path) as stream:
         try:
-            _check_growth(stream)
+            _check_pickles(stream)
             return torch.load(stream, map_location="cpu", weights_only=True)
         except Exception as error:  # damaged bytes make torch raise nearly anything
             raise WeightsError(f"{path}: {_image_instead(path) or _why_refused(error)}") from error
 
 
-def _check_growth(stream: BufferedReader) -> None:
-    """Refuse a file that is much larger in memory: one that is packed, which PyTorch's archives are not, or that asks
-    PyTorch for a ``bytearray``, which may be of any size and which no weights need."""
-    with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        if content.find(b"bytearray") >= 0:
-            raise UnpicklingError("GLOBAL builtins.bytearray")
-        size = len(content)
+def _check_pickles(stream: BufferedReader) -> None:
+    """Refuse a file that PyTorch would take much memory or time for: an archive that is packed, which its own are not;
+    a ``bytearray``, which may be of any size and which no weights need; a name that it would search for long."""
+    size = stream.seek(0, os.SEEK_END)
     if zipfile.is_zipfile(stream):
         with zipfile.ZipFile(stream) as archive:
             if sum(member.file_size for member in archive.infolist()) > size:
                 raise UnpicklingError("packed")
+            for name in archive.namelist():
+                if name.endswith(".pkl"):
+                    _check_names(io.BytesIO(archive.read(name)))
+    else:
+        stream.seek(0)
+        for _ in range(_LEGACY_PICKLES):
+            _check_names(stream)
     stream.seek(0)
+
+
+def _check_names(stream: IO[bytes]) -> None:
+    """Look at what a pickle asks for, to its end, or to where it is none, for PyTorch to refuse."""
+    try:
+        asked = (str(name) for opcode, name, _ in pickletools.genops(stream) if opcode.name == "GLOBAL")
+        for name in asked:
+            dotted = name.replace(" ", ".").replace("__builtin__", "builtins")
+            if len(dotted) > _LONGEST_NAME or dotted == "builtins.bytearray":
+                raise UnpicklingError(f"GLOBAL {dotted[:_LONGEST_NAME]}")
+    except UnicodeDecodeError:
+        raise
+    except ValueError:
+        return
 
 
 def _image_instead(path: StrPath) -> str | None:
