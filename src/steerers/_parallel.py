@@ -38,7 +38,7 @@ def spread(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
     pieces = list(items)
     if in_pool() or torch.get_num_threads() == 1:
-        return _shared(compute, pieces, _pool_of_worker())
+        return _shared(compute, pieces, _own_pool())
     pool = _pool(torch.get_num_threads())
     return pool.submit(_shared, compute, pieces, pool).result()
 
@@ -50,7 +50,7 @@ def alone(function: Callable[[], R]) -> R:
 
 def in_pool() -> bool:
     """Whether this thread is one of a pool, in which PyTorch has one thread."""
-    return getattr(_working, "pool", None) is not None
+    return _own_pool() is not None
 
 
 def idle_cores() -> int:
@@ -67,7 +67,8 @@ def idle_cores() -> int:
 # The pool -------------------------------------------------------------------------------------------------------------
 
 
-def _pool_of_worker() -> ThreadPoolExecutor | None:
+def _own_pool() -> ThreadPoolExecutor | None:
+    """That of which this thread is one."""
     pool: ThreadPoolExecutor | None = getattr(_working, "pool", None)
     return pool
 

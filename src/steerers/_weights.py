@@ -138,10 +138,15 @@ def load_steerer(path: StrPath) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _is_own(path: StrPath) -> bool:
     """Whether :func:`save` wrote a safetensors file; what cannot be read is for :func:`load` to refuse."""
     try:
-        with safe_open(path, framework="pt") as content:
-            return bool(set(_RESERVED) & (content.metadata() or {}).keys())
-    except (SafetensorError, OSError):
+        return bool(set(_RESERVED) & read_header(path)[1].keys())
+    except WeightsError:
         return True
+
+
+def read_header(path: StrPath) -> tuple[list[str], dict[str, str]]:
+    """The names of the tensors of a safetensors file, and its metadata, as it gives them; no tensor is read."""
+    with _safetensors(path) as content:
+        return list(content.keys()), content.metadata() or {}
 
 
 def save(path: StrPath, state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -283,12 +288,19 @@ def _why_refused(error: Exception) -> str:
 
 
 def _read_safetensors(path: StrPath) -> tuple[dict[str, Tensor], dict[str, str]]:
+    with _safetensors(path) as content:
+        # A copy each: otherwise the tensors stay mapped to the file, which then cannot be replaced on Windows.
+        return {key: content.get_tensor(key).clone() for key in content.keys()}, content.metadata() or {}  # noqa: SIM118
+
+
+@contextmanager
+def _safetensors(path: StrPath) -> Iterator[Any]:
+    """A safetensors file, open; one that cannot be read is a :class:`WeightsError`."""
     with opened(path):
         pass
     try:
         with safe_open(path, framework="pt") as content:
-            # A copy each: otherwise the tensors stay mapped to the file, which then cannot be replaced on Windows.
-            return {key: content.get_tensor(key).clone() for key in content.keys()}, content.metadata() or {}  # noqa: SIM118
+            yield content
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise WeightsError(f"{path}: cut short, damaged, or not a safetensors file ({error})") from error
 

@@ -226,12 +226,14 @@ class Pipeline:
 
         An operator of PyTorch waits for its threads, each of which may have to wait for other processes.
         """
+
+        def extract(image: Image) -> Features:
+            return self._features([image])[0]
+
         one_by_one = len(images) == 1 or not getattr(self.model.extractor, "parallel", False)
         if self.device.type != "cpu" or (one_by_one and idle_cores() >= torch.get_num_threads()):
-            return [self._features([image])[0] for image in images]
-        if one_by_one:
-            return alone(lambda: [self._features([image])[0] for image in images])
-        return spread(lambda image: self._features([image])[0], images)
+            return list(map(extract, images))
+        return alone(lambda: list(map(extract, images))) if one_by_one else spread(extract, images)
 
     @torch.no_grad()
     def _features(self, images: Sequence[Image], back: Tensor | None = None) -> list[Features]:
@@ -332,7 +334,8 @@ def load(
     if max_size == "default":
         max_size = MAX_SIZE if tile is None else None
     check_resize(resize, max_size)  # before any download
-    check_tile(tile)
+    if tile is not None:
+        check_tile(tile)
     if strategy is not None:
         check_name(strategy)
     model = zoo.build(name, detector=detector, steerer=steerer, weights=weights)

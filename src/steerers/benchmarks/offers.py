@@ -10,7 +10,7 @@ import argparse
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from steerers._choices import DEFAULT_MODEL, NUM_KEYPOINTS
 from steerers._console import Option, Options, flag, names, positive, precision
@@ -252,19 +252,28 @@ def _estimator_options(estimator: EstimatorName) -> tuple[Option, ...]:
     )
 
 
-def _megadepth(variant: str, rotated: str = "", canvas: Canvas | None = None) -> Offer:
-    name, images = f"megadepth-{variant}", f"MegaDepth-1500{rotated}"
+def _poses(name: str, images: str, folder: str, *more: Option, **told: Any) -> Offer:
+    """A benchmark of relative pose on published pairs, by the paper's estimator; ``folder`` is that of the example."""
     return Offer(
         name=name,
         help=f"relative pose on {images}",
         about=f"Relative pose on {images}: area under the curve of the pose error at 5, 10 and 20 degrees.",
-        example=f"  steerers eval {name} --data megadepth --models dedode-b,dedode-b-c4 --runs 5\n",
+        example=f"  steerers eval {name} --data {folder} --models dedode-b,dedode-b-c4 --runs 5\n",
+        own_options=(*_estimator_options("opencv"), *more),
+        **told,
+    )
+
+
+def _megadepth(variant: str, rotated: str = "", canvas: Canvas | None = None) -> Offer:
+    return _poses(
+        f"megadepth-{variant}",
+        f"MegaDepth-1500{rotated}",
+        "megadepth",
         data="the folder that holds LoFTR's scene files and Undistorted_SfM",
         num_keypoints=20_000,
         max_size=1024,
         paper=("megadepth", variant),
         canvas=canvas,
-        own_options=_estimator_options("opencv"),
     )
 
 
@@ -282,20 +291,15 @@ SCANNET_SIZE = (640, 480)
 
 
 def _scannet(variant: str, rotated: str = "", canvas: Canvas | None = None) -> Offer:
-    name, images = f"scannet-{variant}", f"ScanNet-1500{rotated}"
-    return Offer(
-        name=name,
-        help=f"relative pose on {images}",
-        about=f"Relative pose on {images}: area under the curve of the pose error at 5, 10 and 20 degrees.",
-        example=f"  steerers eval {name} --data scannet --models dedode-b,dedode-b-c4 --runs 5\n",
+    return _poses(
+        f"scannet-{variant}",
+        f"ScanNet-1500{rotated}",
+        "scannet",
+        Option("--pairs", f"the list of pairs (default: {' or '.join(SCANNET_LISTS[:2])} in DIR)", Path, "FILE"),
         data="the folder that holds the list of pairs and the images, as LoFTR or SuperGlue have them",
         num_keypoints=5000,
         max_size=SCANNET_SIZE[0],
         canvas=canvas,
-        own_options=(
-            *_estimator_options("opencv"),
-            Option("--pairs", f"the list of pairs (default: {' or '.join(SCANNET_LISTS[:2])} in DIR)", Path, "FILE"),
-        ),
     )
 
 

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     start = time.perf_counter()
     with _stages("loading", "reading", "matching", "verifying", "writing") as done:
         from steerers.pipeline import load
-        from steerers.viz import draw_matches
+        from steerers.viz.matches import draw_matches
 
         matcher = load(arguments.model, **options.matcher_options(arguments))
         done()

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from steerers._parallel import spread
-from steerers.matching.similarity import Similarity, float_type
+from steerers.matching.similarity import Similarity, first_largest, float_type
 
 Kernels = Literal["auto", "tiled", "fused"]
 """What computes: the fused kernels of :mod:`steerers.accel.matching` where they can, the tiles of this module, or the
@@ -149,9 +149,8 @@ def most_similar(similarity: Similarity) -> int:
     Probabilities cannot choose there: each alternative has one match, of probability 1 up to rounding.
     """
     only = torch.zeros(1, dtype=torch.long, device=similarity.device)
-    cosines = [float(similarity.alternative(k).pairs(only, only)) for k in range(similarity.alternatives)]
-    tie = 8 * torch.finfo(float_type(similarity.descriptions0)).eps
-    return next(k for k, cosine in enumerate(cosines) if cosine >= max(cosines) - tie)
+    cosines = [similarity.alternative(k).pairs(only, only) for k in range(similarity.alternatives)]
+    return int(first_largest(torch.stack(cosines, dim=1), 8 * torch.finfo(float_type(similarity.descriptions0)).eps))
 
 
 def _assign(similarity: Similarity, options: Options) -> list[Assignment]:

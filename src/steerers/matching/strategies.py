@@ -269,9 +269,7 @@ class Invariant(SteererStrategy):
         if representation is None:
             projection = self.steerer.invariant_projector()
         else:
-            device = next(self.steerer.buffers()).device
-            blocks = self.steerer.to_blocks(torch.eye(self.steerer.dim, dtype=torch.float64, device=device)).mT.cpu()
-            projection = blocks[representation.coordinates()[0] == 0]
+            projection = self.steerer.block_basis()[representation.coordinates()[0] == 0]
         if len(projection) == 0 or float(projection.norm()) < 1e-6:
             raise ValueError("invariant needs frequency 0, and this steerer has none: its invariant subspace is zero")
         object.__setattr__(self, "projection", projection)

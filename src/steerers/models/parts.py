@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from torch import Tensor, nn
 
-from steerers._weights import WeightsError, load, load_into, load_state
+from steerers._weights import WeightsError, load, load_into, load_state, read_header
 from steerers.models import dedode
 from steerers.models.base import Descriptor, Detector, Extractor
 from steerers.models.compact import Compact, CompactConfig, Pyramid, fold_batch_norms
@@ -265,7 +265,7 @@ def read_recipe(path: Path) -> Recipe:
     file = path / TRAINED_FILE if path.is_dir() else path
     if path.is_dir() and not file.is_file():
         raise WeightsError(f"{path}: no {TRAINED_FILE} in it: not the folder of a run, or one that has not ended yet")
-    tensors, metadata = load(file)
+    names, metadata = read_header(file)
     if "setting" not in metadata:
         instead = "a steerer, to be given as such (steerer=, --steerer)" if "steerer.kind" in metadata else "no model"
         raise WeightsError(f"{file}: {instead}; `steerers train` did not write it")
@@ -277,7 +277,7 @@ def read_recipe(path: Path) -> Recipe:
             metadata["setting"],
             {"weights": "", "detector": "", "detector_weights": "", "backbone_weights": "", **config["model"]},
             float(config["matching"]["inverse_temperature"]),
-            frozenset(name.partition(".")[0] for name in tensors),
+            frozenset(name.partition(".")[0] for name in names),
             Group.parse(metadata["steerer.group"]) if "steerer.kind" in metadata else None,
             metadata["sha256"],
         )

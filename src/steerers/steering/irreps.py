@@ -60,9 +60,7 @@ class Irreps:
         if steerer.representation is None:
             found = steerer.block_diagonalise()
             return cls(found.basis, found.representation)
-        device = next(steerer.buffers()).device
-        identity = torch.eye(steerer.dim, dtype=torch.float64, device=device)
-        return cls(steerer.to_blocks(identity).mT.cpu(), steerer.representation)
+        return cls(steerer.block_basis(), steerer.representation)
 
     @cached_property
     def frequencies(self) -> list[int]:

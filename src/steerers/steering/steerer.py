@@ -214,6 +214,11 @@ class Steerer(nn.Module):
             raise ValueError("a steerer made from a matrix has no exact blocks; see Steerer.block_diagonalise")
         return self.action.to_blocks(descriptions)
 
+    def block_basis(self) -> Tensor:
+        """(D, D) float64 on the CPU: ``descriptions @ basis.T`` is what :meth:`to_blocks` gives."""
+        identity = torch.eye(self.dim, dtype=torch.float64, device=self.generator().device)
+        return self.to_blocks(identity).mT.cpu()
+
     # Analysis ---------------------------------------------------------------------------------------------------------
 
     def eigenvalues(self) -> Tensor:

@@ -245,9 +245,7 @@ def build_detector(config: ModelConfig) -> Detector:
         return cast("Detector", zoo.build(config.detector, weights=weights).extractor)
     if not weights:
         return zoo.build_detector(config.detector)
-    detector = DedodeDetector("L")
-    parts.load_weights(detector, Path(config.detector_weights), "DeDoDe detector L")
-    return detector
+    return parts.trained_detector(Path(config.detector_weights)).build({})
 
 
 def _check_detector(config: ModelConfig) -> None:

@@ -164,7 +164,7 @@ def modulus_plan(steerer: Steerer, order: int | None, device: torch.device) -> P
     if len(frequencies) != 1 or any(size != 2 for _, size in representation.blocks()):
         return None
     in_phase, quadrature = _complex(representation)
-    blocks = steerer.to_blocks(torch.eye(steerer.dim, dtype=torch.float64, device=steerer.generator().device)).mT.cpu()
+    blocks = steerer.block_basis()
     whole = list(range(steerer.dim))
     rows = _terms([in_phase @ blocks], [whole], device)
     cols = _terms([torch.cat([in_phase, quadrature]) @ blocks], [whole, [k + steerer.dim for k in whole]], device)

@@ -114,11 +114,11 @@ _BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent:\n    fo
 
 
 @contextmanager
-def busy_neighbours(count: int) -> Iterator[None]:
+def busy_neighbours(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """So many processes beside this one, each of which keeps a core busy, as other programs of a user do."""
     others = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(count)]
     try:
-        yield
+        yield others
     finally:
         for other in others:
             other.kill()
