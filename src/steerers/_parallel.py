@@ -43,6 +43,11 @@ def spread(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     return pool.submit(_shared, compute, pieces, pool).result()
 
 
+def spread_on(device: torch.device, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """:func:`spread` where tensors lie on the CPU; other devices are asked for one item after another."""
+    return spread(function, items) if device.type == "cpu" else list(map(function, items))
+
+
 def alone(function: Callable[[], R]) -> R:
     """``function()`` on one thread of the pool, whatever PyTorch's number of threads is; inside the pool, as it is."""
     return spread(lambda _: function(), [None])[0]

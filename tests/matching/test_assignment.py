@@ -36,7 +36,7 @@ class Given(Similarity):
     def __init__(self, scores: Tensor) -> None:
         self.scores = scores if scores.ndim == 3 else scores[None]
         self.alternatives = len(self.scores)
-        self.shape, self.device = (self.scores.shape[1], self.scores.shape[2]), scores.device
+        super().__init__(*(scores.new_zeros(length, 0) for length in self.scores.shape[1:]))
 
     def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
         return lambda cols: self.scores[:, rows][:, :, cols] * scale

@@ -16,14 +16,14 @@ Older protocols take mutual nearest neighbours of the cosines themselves, with t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
-from steerers._parallel import spread
+from steerers._parallel import spread_on
 from steerers.matching.similarity import Similarity, first_largest, float_type
 
 Kernels = Literal["auto", "tiled", "fused"]
@@ -165,9 +165,7 @@ def _assign(similarity: Similarity, options: Options) -> list[Assignment]:
     def most_probable(k: int) -> Assignment:
         return _most_probable(similarity.alternative(k), sums, k, scale, options.threshold)
 
-    alternatives = range(similarity.alternatives)
-    on_cpu = similarity.device.type == "cpu"
-    return spread(most_probable, alternatives) if on_cpu else list(map(most_probable, alternatives))
+    return spread_on(similarity.device, most_probable, range(similarity.alternatives))
 
 
 def empty(device: torch.device) -> Assignment:
@@ -194,13 +192,12 @@ class _Sums:
         self.rows = torch.full((alternatives, n), start, dtype=torch.float64, device=device)
         groups = math.ceil(len(self.col_ranges) / self.group)
         self.best = torch.full((alternatives, groups, n), -math.inf, device=device)
+        self.lanes = LANES if device.type == "cpu" else 1
         ranges = _ranges(n, self.num_rows)
         if device.type == "cpu":
             similarity.block(slice(0, 1))(slice(0, 1))  # makes what is made once, before threads share it
-            lanes = [ranges[k::LANES] for k in range(min(LANES, len(ranges)))]
-            parts = spread(lambda lane: self._add_up(similarity, scale, lane), lanes)
-        else:
-            parts = [self._add_up(similarity, scale, ranges)]
+        lanes = [ranges[k :: self.lanes] for k in range(min(self.lanes, len(ranges)))]
+        parts = spread_on(device, lambda lane: self._add_up(similarity, scale, lane), lanes)
         cols = parts[0]
         for part in parts[1:]:
             cols = cols.add_(part) if self.safe else torch.logaddexp(cols, part)
@@ -233,20 +230,16 @@ class _Sums:
 
 def _most_probable(similarity: Similarity, sums: _Sums, k: int, scale: float, threshold: float) -> Assignment:
     """The second pass for one alternative: mutual maxima of log P among the pairs that can exceed the threshold."""
-    n, m = similarity.shape
     device, rows, cols = similarity.device, sums.rows[k], sums.cols[k]
     least = math.log(threshold) if threshold > 0 else -math.inf
-    row_best, col_best = _Best(n, device), _Best(m, device)
-    for index, col_range in enumerate(sums.col_ranges):
-        reachable = 2 * sums.best[k, index // sums.group] - rows - cols[col_range].min() >= least - SLACK
-        columns = torch.arange(col_range.start, col_range.stop, device=device)
-        for visited in reachable.nonzero()[:, 0].split(sums.num_rows) if reachable.any() else ():
-            scores = similarity.block(visited, scale)(col_range)[0]  # (r, c)
-            tie = 8 * torch.finfo(scores.dtype).eps * scale + 1e-6
-            log_p = scores.double().mul_(2).sub_(rows[visited, None]).sub_(cols[col_range])
-            row_best.update(visited, log_p, columns, tie)
-            col_best.update(columns, log_p.mT, visited, tie)
-    i = torch.arange(n, device=device)
+    ranges = range(len(sums.col_ranges))
+    lanes = [ranges[part] for part in _ranges(len(ranges), math.ceil(len(ranges) / sums.lanes))]
+    parts = spread_on(device, lambda lane: _best_of(similarity, sums, k, scale, least, lane), lanes)
+    row_best, col_best = parts[0]
+    for more_rows, more_cols in parts[1:]:
+        row_best.merge(more_rows)
+        col_best.merge(more_cols)
+    i = torch.arange(similarity.shape[0], device=device)
     mutual = (row_best.arg >= 0) & (col_best.arg[row_best.arg] == i)
     i, j = i[mutual], row_best.arg[mutual]
     if not len(i):
@@ -257,6 +250,25 @@ def _most_probable(similarity: Similarity, sums: _Sums, k: int, scale: float, th
     return Assignment(torch.stack([i[order], j[order]], dim=1), probability[order].clamp(max=1.0).float())
 
 
+def _best_of(
+    similarity: Similarity, sums: _Sums, k: int, scale: float, least: float, lane: Iterable[int]
+) -> tuple[_Best, _Best]:
+    """The largest log P of each row and of each column within some ranges of columns, where it can be ``least``."""
+    (n, m), device, rows, cols = similarity.shape, similarity.device, sums.rows[k], sums.cols[k]
+    tie = 8 * torch.finfo(float_type(similarity.descriptions0)).eps * scale + 1e-6
+    row_best, col_best = _Best(n, device, tie), _Best(m, device, tie)
+    for index in lane:
+        col_range = sums.col_ranges[index]
+        reachable = 2 * sums.best[k, index // sums.group] - rows - cols[col_range].min() >= least - SLACK
+        columns = torch.arange(col_range.start, col_range.stop, device=device)
+        for visited in reachable.nonzero()[:, 0].split(sums.num_rows) if reachable.any() else ():
+            scores = similarity.block(visited, scale)(col_range)[0]  # (r, c)
+            log_p = scores.double().mul_(2).sub_(rows[visited, None]).sub_(cols[col_range])
+            row_best.update(visited, log_p, columns)
+            col_best.update(columns, log_p.mT, visited)
+    return row_best, col_best
+
+
 class _Best:
     """The largest log P of each row (or column) so far, and where it is.
 
@@ -264,18 +276,25 @@ class _Best:
     at different places of a product, which may change their last bits.
     """
 
-    def __init__(self, length: int, device: torch.device) -> None:
+    def __init__(self, length: int, device: torch.device, tie: float) -> None:
         self.value = torch.full((length,), -math.inf, dtype=torch.float64, device=device)
         self.arg = torch.full((length,), -1, device=device)
+        self.tie = tie
 
-    def update(self, index: Tensor, log_p: Tensor, candidates: Tensor, tie: float) -> None:
+    def update(self, index: Tensor, log_p: Tensor, candidates: Tensor) -> None:
         """Take into account the (a, b) values of rows ``index`` (a,) at ``candidates`` (b,), which ascend."""
         value = log_p.amax(dim=1)
         nobody = torch.iinfo(candidates.dtype).max
-        first = torch.where(log_p >= value[:, None] - tie, candidates, nobody).amin(dim=1)
-        better = value > self.value[index] + tie
+        first = torch.where(log_p >= value[:, None] - self.tie, candidates, nobody).amin(dim=1)
+        better = value > self.value[index] + self.tie
         self.value[index] = torch.where(better, value, self.value[index])
         self.arg[index] = torch.where(better, first, self.arg[index])
+
+    def merge(self, later: _Best) -> None:
+        """Take into account what was found at other candidates, all of which come after those of this one."""
+        better = later.value > self.value + self.tie
+        self.value = torch.where(better, later.value, self.value)
+        self.arg = torch.where(better, later.arg, self.arg)
 
 
 # Nearest neighbours ---------------------------------------------------------------------------------------------------
@@ -317,17 +336,17 @@ def mutual_nearest(
 def _search(similarity: Similarity, tile: int, *, second: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The nearest column of each row, (N,), the nearest row of each column, (M,), and each row's second nearest."""
     (n, m), device = similarity.shape, similarity.device
-    row_best, col_best = _Best(n, device), _Best(m, device)
+    tie = 8 * torch.finfo(float_type(similarity.descriptions0)).eps
+    row_best, col_best = _Best(n, device, tie), _Best(m, device, tie)
     values = torch.full((n, 2), -math.inf, device=device, dtype=torch.float64)  # the two best of each row so far
     indices = torch.zeros(n, 2, dtype=torch.long, device=device)
     for rows in torch.arange(n, device=device).split(tile):
         block = similarity.block(rows)
         for index, cols in enumerate(torch.arange(m, device=device).split(tile)):
             tile_scores = block(slice(index * tile, index * tile + len(cols)))[0]  # (r, c)
-            tie = 8 * torch.finfo(tile_scores.dtype).eps
             scores = tile_scores.double()
-            row_best.update(rows, scores, cols, tie)
-            col_best.update(cols, scores.mT, rows, tie)
+            row_best.update(rows, scores, cols)
+            col_best.update(cols, scores.mT, rows)
             if second:
                 best = scores.topk(min(2, len(cols)), dim=1)
                 together = torch.cat([values[rows], best.values], dim=1)

@@ -130,7 +130,7 @@ class ContinuousSteered(Steered):
         """(K,) rotations of the largest cosines, and these."""
         parts = [
             self._climb_everywhere(a, b)
-            for a, b in zip(i.split(PAIR_CHUNK // 8), j.split(PAIR_CHUNK // 8), strict=True)
+            for a, b in zip(i.split(PAIR_CHUNK // 2), j.split(PAIR_CHUNK // 2), strict=True)
         ]
         angles, values = zip(*parts, strict=True)
         return torch.cat(angles), torch.cat(values)

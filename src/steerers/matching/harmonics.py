@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from steerers._parallel import spread_on
 from steerers.matching.similarity import PAIR_CHUNK, Angles, RowBlock, Rows, Similarity, as_float, float_type
 from steerers.steering.representations import SAME_ANGLE, Representation
 from steerers.steering.steerer import Steerer
@@ -218,12 +219,15 @@ class Harmonic(Similarity):
 
     def pair_components(self, i: Tensor, j: Tensor) -> Tensor:
         """(K, components) float64 coefficients of K pairs."""
-        of, parts = self.spectrum, []
-        for a, b in zip(i.split(PAIR_CHUNK), j.split(PAIR_CHUNK), strict=True):
-            rows = self.rows[a].double()
-            in_phase = self.cols[b].double().mul_(rows) @ of.members
-            parts.append(in_phase.addmm_(rows[:, of.unrotated].mul_(self.quadrature[b]), of.quadrature_members))
-        return torch.cat(parts)
+        of, quadrature = self.spectrum, self.quadrature  # made before threads share it
+
+        def of_some(pairs: tuple[Tensor, Tensor]) -> Tensor:
+            rows = self.rows[pairs[0]].double()
+            in_phase = self.cols[pairs[1]].double().mul_(rows) @ of.members
+            return in_phase.addmm_(rows[:, of.unrotated].mul_(quadrature[pairs[1]]), of.quadrature_members)
+
+        pieces = zip(i.split(PAIR_CHUNK), j.split(PAIR_CHUNK), strict=True)
+        return torch.cat(spread_on(i.device, of_some, pieces))
 
     def block(self, rows: Rows, scale: float = 1.0) -> RowBlock:
         prepared = self.rows[rows] * scale

@@ -27,7 +27,8 @@ RowBlock = Callable[[slice], Tensor]
 Angles = tuple[float, ...]
 """The rotations that are tried, in radians: those of C_order, or any others."""
 
-PAIR_CHUNK = 2048
+PAIR_CHUNK = 512
+"""Pairs that are compared at once; few enough that the matches of one image occupy all threads."""
 
 
 class Similarity(ABC):
@@ -195,7 +196,7 @@ class Steered(Similarity):
     def _pair_scores(self, i: Tensor, j: Tensor) -> Tensor:
         parts = [
             torch.einsum("lkd,kd->kl", self._steer(self.unit0[a]).double(), self.unit1[b].double())
-            for a, b in zip(i.split(PAIR_CHUNK // 8), j.split(PAIR_CHUNK // 8), strict=True)
+            for a, b in zip(i.split(PAIR_CHUNK // 2), j.split(PAIR_CHUNK // 2), strict=True)
         ]
         return torch.cat(parts)  # (K, L)
 

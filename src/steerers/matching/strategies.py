@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from steerers._choices import STRATEGY_NAMES, TTA
-from steerers._parallel import spread
+from steerers._parallel import alone, spread
 from steerers.features import Numbers, as_tensor
 from steerers.geometry import circular_mode
 from steerers.matching.assignment import Assignment, Options, Solution, Tiled, most_similar, mutual_nearest
@@ -121,7 +121,9 @@ class Strategy(ABC):
         """A pair that can be compared, in one type. On a GPU the assignment looks whether it is finite."""
         first, second = as_tensor("descriptions0", descriptions0), as_tensor("descriptions1", descriptions1)
         _check_descriptions(first, second)
-        if first.device.type != "cuda":
+        if first.device.type == "cpu":
+            alone(lambda: check_finite(first, second))
+        elif first.device.type != "cuda":
             check_finite(first, second)
         common = torch.promote_types(first.dtype, second.dtype)
         return first.to(common), second.to(common)
