@@ -1,4 +1,4 @@
-"""README.md, CONTRIBUTING.md, docs/models.md: every snippet is run; and in all documents every link leads somewhere.
+"""README.md, CONTRIBUTING.md and pages of docs/: every snippet is run; and in all documents every link leads somewhere.
 
 Python blocks run one after the other in one namespace, as a reader would type them; of shell blocks, ``steerers`` is
 run in this process and ``make`` is looked up in the Makefile. A line ``<!-- not run: REASON -->`` before a block leaves
@@ -103,7 +103,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/models.md"])
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/models.md", "docs/adapters.md"])
 def test_python_blocks(
     document: str, checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

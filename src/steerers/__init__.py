@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from steerers._version import __version__
 
 if TYPE_CHECKING:
+    from steerers.adapters.lightglue import Matcher
     from steerers.features import Features, Keypoints, Matches
     from steerers.pipeline import Pipeline, load
     from steerers.steering.equivariance import assert_equivariant
@@ -24,6 +25,7 @@ _HOME = {
     "Features": "features",
     "Group": "steering.representations",
     "Keypoints": "features",
+    "Matcher": "adapters.lightglue",
     "Matches": "features",
     "Pipeline": "pipeline",
     "Representation": "steering.representations",
@@ -37,6 +39,7 @@ __all__ = [
     "Features",
     "Group",
     "Keypoints",
+    "Matcher",
     "Matches",
     "Pipeline",
     "Representation",
