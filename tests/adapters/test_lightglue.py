@@ -193,3 +193,8 @@ def test_they_move(images: list[Tensor]) -> None:
     assert there["angle"].is_cuda
     assert len(there["matches"][0]) == pytest.approx(len(here["matches"][0]), abs=0.1 * COUNT)
     assert float(there["angle"]) == pytest.approx(90, abs=1)
+    learned = Matcher("disk-so2", strategy="max-similarity", order=None)
+    for device in ("cpu", "cuda", "cpu"):  # what was kept of it moves along
+        descriptions = {"descriptors": randn(1, 20, 128, dtype=torch.float32).to(device)}
+        found = learned.to(device)({"image0": descriptions, "image1": descriptions})
+        assert found["matches0"].tolist() == [list(range(20))]
