@@ -221,7 +221,8 @@ class Matches:
         """Relative pose of two calibrated cameras by poselib.
 
         Args:
-            K0: (3, 3) intrinsic matrix of image 0; K1 of image 1.
+            K0: (3, 3) intrinsic matrix of image 0, for its stored pixels with the centre of the top-left one at (0, 0):
+                COLMAP's has 0.5 more in both coordinates of the principal point; K1 of image 1.
             threshold: largest epipolar distance of an inlier, in pixels.
             max_iterations: most samples that are tried.
             seed: of the estimator's sampling.

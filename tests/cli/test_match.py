@@ -283,7 +283,7 @@ def test_verify_fundamental(matched: Matched) -> None:
     assert np.median(distance[~inliers]) > 5 * np.median(distance[inliers])
 
 
-def turned_by(R0: np.ndarray, R1: np.ndarray) -> float:
+def degrees_between(R0: np.ndarray, R1: np.ndarray) -> float:
     """Degrees between two rotations."""
     return math.degrees(math.acos(min(1.0, (np.trace(R0.T @ R1) - 1) / 2)))
 
@@ -313,12 +313,12 @@ def test_pose(run: Run, out: Path) -> None:
         assert pose["num_inliers"] == report["num_inliers"] == sum(report["inliers"]) > 200
         R, t = np.array(pose["R"]), np.array(pose["t"])
         assert np.linalg.norm(t) == pytest.approx(1)
-        assert turned_by(R, turn @ truth[:, :3]) < 0.5
+        assert degrees_between(R, turn @ truth[:, :3]) < 0.5
         true_t = turn @ truth[:, 3] / np.linalg.norm(truth[:, 3])
         assert math.degrees(math.acos(t @ true_t)) < 2
         x, y, z = -R.T @ t
         assert f"stands from it towards ({x:.2f}, {y:.2f}, {z:.2f}): right, down, ahead" in ran.out
-        assert f"turned by {turned_by(R, np.eye(3)):.1f} degrees against A" in ran.out
+        assert f"rotated by {degrees_between(R, np.eye(3)):.1f} degrees against A" in ran.out
 
 
 def test_inliers_and_pose_are_asked_for_apart(matched: Matched, files: Path) -> None:
@@ -347,6 +347,12 @@ def test_intrinsics_of_another_size_are_doubted(run: Run, files: Path) -> None:
         "warning: the intrinsics of B have their centre at (75, 50), far from that of its 300 x 200 pixels; they must "
         "be for the image as stored, in full size\n"
     )
+
+
+def test_intrinsics_are_not_written_over(run: Run, files: Path, out: Path) -> None:
+    (out / "K.json").write_text('{"K": [1, 1, 0, 0]}')
+    ran = run(files / "good.png", files / "good.png", "--intrinsics", out / "K.json", "--json", out / "K.json")
+    check_refused(ran, "it is an input, or another output")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
 FAR = 0.2
 """How far from the centre of an image, as a fraction of its side, a principal point is taken for that of another."""
 
@@ -82,7 +81,9 @@ def _check(arguments: argparse.Namespace) -> None:
     inputs = (arguments.image0, arguments.image1, arguments.mask0, arguments.mask1)
     if inputs.count(STANDARD) > 1:
         raise ValueError("standard input (-) can be read once: give it for one of the images and masks")
-    options.check_distinct((arguments.out, arguments.json), [path for path in inputs if path != STANDARD])
+    cameras = [Path(given) for given in (arguments.intrinsics, arguments.intrinsics1) if given is not None]
+    read = [path for path in (*inputs, *cameras) if path != STANDARD]
+    options.check_distinct((arguments.out, arguments.json), read)
     if arguments.verify is None:
         arguments.verify = "homography" if arguments.intrinsics is None else "pose"
     if arguments.intrinsics is None and (arguments.verify == "pose" or arguments.intrinsics1 is not None):
@@ -166,8 +167,8 @@ def _pose_summary(pose: Pose) -> str:
     angle = math.degrees(math.acos(min(1.0, max(-1.0, (float(pose.R.trace()) - 1) / 2))))
     x, y, z = -pose.R.T @ pose.t
     return (
-        f"camera B is turned by {angle:.1f} degrees against A, and stands from it towards ({x:.2f}, {y:.2f}, {z:.2f}): "
-        f"right, down, ahead; {int(pose.inliers.sum())} matches agree"
+        f"camera B is rotated by {angle:.1f} degrees against A, and stands from it towards ({x:.2f}, {y:.2f}, {z:.2f})"
+        f": right, down, ahead; {int(pose.inliers.sum())} matches agree"
     )
 
 
