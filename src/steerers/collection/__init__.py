@@ -1,1 +1,6 @@
-"""From a folder of photographs in any orientation to a reconstruction: the steps, and where their results lie."""
+"""Many photographs: their features, pairs and matches in one folder, made step by step and by many processes."""
+
+from steerers.collection.manifest import Extraction, Manifest
+from steerers.collection.store import Collection, Count, PairMatches, Photograph
+
+__all__ = ["Collection", "Count", "Extraction", "Manifest", "PairMatches", "Photograph"]
