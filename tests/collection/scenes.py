@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
+import torch
+
+from steerers.collection.georeference import Position
+from steerers.collection.store import Collection, PairMatches
+from steerers.features import Features
+from steerers.images.exif import Taken
 
 SIZE = (640, 480)
 FOCAL = 600.0
@@ -108,3 +117,76 @@ def match(keypoints: Keypoints, first: int, second: int, *, wrong: float = 0.2, 
     mixed = rng.random(len(own)) < wrong
     other[mixed] = rng.permutation(other[mixed])
     return np.stack([own, other], axis=1).astype(np.int32)
+
+
+def make_collection(
+    folder: Path,
+    scenes: Sequence[Scene],
+    *,
+    focal: bool = False,
+    camera: str = "",
+    positions: Sequence[Position | None] | None = None,
+    false_pairs: Sequence[tuple[int, int]] = (),
+    max_size: int = 1024,
+    seed: int = 0,
+) -> Collection:
+    """A collection of all cameras of some scenes, matched within each, as if their photographs had been taken.
+
+    Args:
+        focal: whether the photographs say their focal length.
+        positions: of the photographs, the scenes one after the other.
+        false_pairs: photographs, numbered through, whose matches say a rotation that is wrong.
+    """
+    counts = [len(scene.poses) for scene in scenes]
+    names = [f"scene {chr(97 + s)}/{k:02d} é.jpg" for s, count in enumerate(counts) for k in range(count)]
+    photos = folder.with_name(f"{folder.name}-photos")
+    for name in names:
+        (photos / name).parent.mkdir(parents=True, exist_ok=True)
+        (photos / name).touch()
+    collection = Collection.create(folder, photos, "upright-sift", max_size=max_size)
+    found = [detect(scene, seed=seed + s) for s, scene in enumerate(scenes)]
+    with collection.write_features(0) as writer:
+        for index, name in enumerate(names):
+            s, k = _place(counts, index)
+            xy = torch.from_numpy(found[s].xy[k])
+            described = Features(xy, torch.zeros(len(xy), 128), torch.ones(len(xy)), scenes[s].size, "upright-sift")
+            position = None if positions is None else positions[index]
+            writer.add(name, described, Taken(scenes[s].size, scenes[s].focal if focal else None, camera, position))
+    _match_all(collection, scenes, found, names, counts, false_pairs)
+    collection.close()
+    return Collection.open(folder)
+
+
+def _place(counts: Sequence[int], index: int) -> tuple[int, int]:
+    """The scene, and the camera in it, of a photograph."""
+    for scene, count in enumerate(counts):
+        if index < count:
+            return scene, index
+        index -= count
+    raise IndexError(index)
+
+
+def _match_all(
+    collection: Collection,
+    scenes: Sequence[Scene],
+    found: Sequence[Keypoints],
+    names: Sequence[str],
+    counts: Sequence[int],
+    false_pairs: Sequence[tuple[int, int]],
+) -> None:
+    rng = np.random.default_rng(0)
+    pairs: dict[tuple[str, str], PairMatches] = {}
+    for i, j in combinations(range(len(names)), 2):
+        (s, a), (t, b) = _place(counts, i), _place(counts, j)
+        if s != t:
+            continue
+        indices, angle = match(found[s], a, b), local_rotation(scenes[s], a, b)
+        angle = angle + float(rng.uniform(90, 270)) if (i, j) in false_pairs else angle
+        angles = (angle + rng.normal(0, 4, len(indices))).astype(np.float32)
+        pairs[names[i], names[j]] = PairMatches(indices, np.ones(len(indices), np.float32), angle, angles)
+    collection.set_pairs(pairs)
+    collection.set_matching({"strategy": "synthetic"})
+    for number, shard in enumerate(collection.match_shards()):
+        with collection.write_matches(number) as writer:
+            for pair in shard:
+                writer.add(pair, pairs[pair])
