@@ -76,7 +76,7 @@ def map_database(
     with _new_folder(out) as folder, quiet(pycolmap), _naming_full_disk(folder, out):
         pycolmap.set_random_seed(options.seed)
         run = _incremental if options.mapper == "incremental" else _global
-        found = run(pycolmap, database, photos, folder, options, shrunk)
+        found = run(pycolmap, database, photos if photos.is_dir() else folder, folder, options, shrunk)
         models = sorted(found.values(), key=lambda model: -model.num_reg_images())
         models = [model for model in models if model.num_reg_images() >= options.min_model_size]
         for entry in folder.iterdir():
@@ -158,7 +158,7 @@ def _incremental(
     told = pycolmap.IncrementalPipelineOptions()
     told.random_seed = options.seed
     told.min_model_size = options.min_model_size
-    told.extract_colors = photos.is_dir()
+    told.extract_colors = photos != folder
     error = options.max_error * shrunk
     told.mapper.filter_max_reproj_error = error
     told.mapper.init_max_error = error
