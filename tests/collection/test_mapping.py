@@ -13,14 +13,7 @@ from collection.scenes import Scene, make_collection, make_scene
 from steerers.collection import mapping
 from steerers.collection.colmap import write_database
 from steerers.collection.georeference import Position, fit_similarity, from_enu
-from steerers.collection.mapping import (
-    MappingOptions,
-    centres_of,
-    map_database,
-    place_models,
-    write_geojson,
-    write_points,
-)
+from steerers.collection.mapping import MappingOptions, Placed, centres_of, map_database, write_geojson, write_points
 from steerers.collection.verification import verify
 
 pycolmap = pytest.importorskip("pycolmap")
@@ -28,14 +21,17 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 HOME = np.array([57.7, 11.97, 120.0])
 
 
-def reconstruct(folder: Path, scenes: Sequence[Scene], **options: object) -> list[object]:
-    verified = verify(make_collection(folder, scenes, focal=True, camera="x"))
-    write_database(verified, folder / "database.db")
+def reconstruct(
+    folder: Path, scenes: Sequence[Scene], positions: dict[str, Position] | None = None, **options: object
+) -> list[Placed]:
+    if not folder.exists():
+        write_database(verify(make_collection(folder, scenes, focal=True, camera="x")), folder / "database.db")
     return map_database(
         folder / "database.db",
-        verified.collection.photos / "nowhere",
+        folder / "nowhere",
         folder / "sparse",
         MappingOptions(**options),  # type: ignore[arg-type]
+        positions=positions,
     )
 
 
@@ -53,27 +49,26 @@ def camera_errors(model: object, scene: Scene, prefix: str = "scene a") -> np.nd
 @pytest.mark.parametrize("mapper", ["incremental", "global"])
 def test_cameras_are_where_they_are(tmp_path: Path, mapper: str) -> None:
     scene = make_scene(6, points=250)
-    (model,) = reconstruct(tmp_path / "out", [scene], mapper=mapper)
-    assert model.num_reg_images() == 6  # type: ignore[attr-defined]
+    model = reconstruct(tmp_path / "out", [scene], mapper=mapper)[0].model
+    assert model.num_reg_images() == 6
     assert camera_errors(model, scene).max() < 0.15
-    assert model.compute_mean_reprojection_error() < 0.6  # type: ignore[attr-defined]
+    assert model.compute_mean_reprojection_error() < 0.6
     assert sorted(path.name for path in (tmp_path / "out/sparse").iterdir()) == ["0", "mapping.json"]
     there = pycolmap.Reconstruction(tmp_path / "out/sparse/0")
-    assert there.num_points3D() == model.num_points3D()  # type: ignore[attr-defined]
+    assert there.num_points3D() == model.num_points3D()
 
 
 def test_two_scenes_are_two_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scenes = [make_scene(4, seed=1, points=200), make_scene(6, seed=2, points=200)]
-    models = reconstruct(tmp_path / "out", scenes)
-    assert [model.num_reg_images() for model in models] == [6, 4]  # type: ignore[attr-defined]
+    models = [one.model for one in reconstruct(tmp_path / "out", scenes)]
+    assert [model.num_reg_images() for model in models] == [6, 4]
     assert camera_errors(models[0], scenes[1], "scene b").max() < 0.15
     assert camera_errors(models[1], scenes[0]).max() < 0.15
     monkeypatch.setattr(mapping, "_incremental", None)  # the second time they are read
-    again = map_database(tmp_path / "out/database.db", tmp_path, tmp_path / "out/sparse")
-    assert [model.num_reg_images() for model in again] == [6, 4]
-    other = MappingOptions(min_model_size=5)
+    again = reconstruct(tmp_path / "out", scenes)
+    assert [one.model.num_reg_images() for one in again] == [6, 4]
     with pytest.raises(TypeError):
-        map_database(tmp_path / "out/database.db", tmp_path, tmp_path / "out/sparse", other)
+        reconstruct(tmp_path / "out", scenes, min_model_size=5)
     assert len(list((tmp_path / "out/sparse").iterdir())) == 3  # what failed has not touched what was there
     assert not list((tmp_path / "out").glob(".sparse*"))
 
@@ -92,14 +87,19 @@ def positions_of(scene: Scene, metres: float = 20.0) -> dict[str, Position]:
 
 def test_a_model_on_the_earth(tmp_path: Path) -> None:
     scene = make_scene(7, points=250)
-    models = reconstruct(tmp_path / "out", [scene])
     positions = positions_of(scene)
     positions["scene a/03 é.jpg"] = (48.85, 2.35, 35.0)
-    (placed,) = place_models(models, positions)
+    (placed,) = reconstruct(tmp_path / "out", [scene], positions)
     assert placed.alignment is not None
     assert placed.alignment.wrong == ("scene a/03 é.jpg",)
     assert placed.alignment.error < 1.0
     centres = centres_of(placed.model)
+    there = centres_of(pycolmap.Reconstruction(tmp_path / "out/sparse/0"))
+    assert all(np.allclose(there[name], centre) for name, centre in centres.items())
+    (again,) = reconstruct(tmp_path / "out", [scene], positions)
+    assert again.alignment is not None
+    assert again.alignment.wrong == placed.alignment.wrong
+    assert all(np.allclose(centres_of(again.model)[name], centre, atol=1e-6) for name, centre in centres.items())
     truth = from_enu(scene.centres * 20.0, HOME)
     path = tmp_path / "cameras.geojson"
     assert write_geojson([placed], path)
@@ -117,17 +117,15 @@ def test_a_model_on_the_earth(tmp_path: Path) -> None:
 
 
 def test_without_gps(tmp_path: Path) -> None:
-    models = reconstruct(tmp_path / "out", [make_scene(4, points=200)])
-    before = centres_of(models[0])
+    scene = make_scene(4, points=200)
     path = tmp_path / "cameras.geojson"
-    path.touch()  # of another time
     for positions, reason in (({}, "no photograph has a GPS position"), ({"x": (1.0, 2.0, None)}, "three are needed")):
-        (placed,) = place_models(models, positions)  # type: ignore[arg-type]
+        (placed,) = reconstruct(tmp_path / "out", [scene], positions)  # type: ignore[arg-type]
         assert placed.alignment is None
         assert reason in placed.reason
+        path.touch()  # of another time
         assert not write_geojson([placed], path)
         assert not path.exists()
-    assert all(np.array_equal(before[name], centre) for name, centre in centres_of(models[0]).items())
 
 
 @pytest.mark.parametrize(

@@ -55,37 +55,58 @@ class MappingOptions:
             raise ValueError(f"max_error must be a positive and finite number of pixels, got {self.max_error}")
 
 
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A model, and how it lies on the Earth, or why that is not known."""
+
+    model: Any
+    alignment: Alignment | None
+    reason: str
+
+
 def map_database(
-    database: Path, photos: Path, out: Path, options: MappingOptions | None = None, *, shrunk: float = 1.0
-) -> list[Any]:
-    """Reconstruct what a database holds; the models, as ``pycolmap.Reconstruction``, the largest first.
+    database: Path,
+    photos: Path,
+    out: Path,
+    options: MappingOptions | None = None,
+    *,
+    positions: Mapping[str, Position] | None = None,
+    shrunk: float = 1.0,
+) -> list[Placed]:
+    """Reconstruct what a database holds; the models, the largest first, in metres where GPS positions place them.
 
     They are written to ``out/0``, ``out/1`` and so on, all of them or none. A second call with the same database and
     options reads them.
 
     Args:
         photos: folder of the photographs, for the colours of points; without it they are black.
+        positions: of the photographs, by name.
         shrunk: stored pixels of one pixel of an image that was matched.
     """
-    options = options or MappingOptions()
-    made = {"options": asdict(options), "shrunk": shrunk, "database": _fingerprint(database)}
-    known = read_models(out, made)
+    options, where = options or MappingOptions(), dict(positions or {})
+    made = {
+        "options": asdict(options),
+        "shrunk": shrunk,
+        "positions": {name: list(position) for name, position in sorted(where.items())},
+        "database": _fingerprint(database),
+    }
+    known = _read_models(out, made)
     if known is not None:
-        return known
+        return place_models(known, where)  # again: they are where they were, and it is known how well that suits
     pycolmap = import_pycolmap()
     with _new_folder(out) as folder, quiet(pycolmap), _naming_full_disk(folder, out):
         pycolmap.set_random_seed(options.seed)
         run = _incremental if options.mapper == "incremental" else _global
         found = run(pycolmap, database, photos if photos.is_dir() else folder, folder, options, shrunk)
         models = sorted(found.values(), key=lambda model: -model.num_reg_images())
-        models = [model for model in models if model.num_reg_images() >= options.min_model_size]
+        placed = place_models([model for model in models if model.num_reg_images() >= options.min_model_size], where)
         for entry in folder.iterdir():
             shutil.rmtree(entry)
-        write_models(folder, models, made)
-    return models
+        _write_models(folder, [one.model for one in placed], made)
+    return placed
 
 
-def read_models(out: Path, made: Mapping[str, Any]) -> list[Any] | None:
+def _read_models(out: Path, made: Mapping[str, Any]) -> list[Any] | None:
     """The models of a folder, if they were made of the same; else ``None``."""
     try:
         if read_json(out / MADE) != made:
@@ -97,7 +118,7 @@ def read_models(out: Path, made: Mapping[str, Any]) -> list[Any] | None:
         return None
 
 
-def write_models(folder: Path, models: list[Any], made: Mapping[str, Any]) -> None:
+def _write_models(folder: Path, models: list[Any], made: Mapping[str, Any]) -> None:
     """Write models into an empty folder, and what they were made of."""
     for number, model in enumerate(models):
         (folder / str(number)).mkdir()
@@ -194,15 +215,6 @@ def _global(
 
 
 # Place ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Placed:
-    """A model, and how it lies on the Earth, or why that is not known."""
-
-    model: Any
-    alignment: Alignment | None
-    reason: str
 
 
 def centres_of(model: Any) -> dict[str, Array]:
