@@ -129,6 +129,7 @@ def make_collection(
     false_pairs: Sequence[tuple[int, int]] = (),
     max_size: int = 1024,
     prefix: str = "scene ",
+    suffix: str = " é.jpg",
     seed: int = 0,
 ) -> Collection:
     """A collection of all cameras of some scenes, matched within each, as if their photographs had been taken.
@@ -139,7 +140,7 @@ def make_collection(
         false_pairs: photographs, numbered through, whose matches say a rotation that is wrong.
     """
     counts = [len(scene.poses) for scene in scenes]
-    names = [f"{prefix}{chr(97 + s)}/{k:02d} é.jpg" for s, count in enumerate(counts) for k in range(count)]
+    names = [f"{prefix}{chr(97 + s)}/{k:02d}{suffix}" for s, count in enumerate(counts) for k in range(count)]
     photos = folder.with_name(f"{folder.name}-photos")
     for name in names:
         (photos / name).parent.mkdir(parents=True, exist_ok=True)
