@@ -37,11 +37,17 @@ def make_matches(count: int = 3, angle: float | None = 90.5) -> PairMatches:
 
 def match_all(collection: Collection, **size: int) -> None:
     collection.set_matching({"name": "test"})
-    for number, pairs in enumerate(collection.match_shards(**size)):
+    collection.plan_matches(**size)
+    for number, pairs in enumerate(collection.match_shards()):
         if pairs and not collection.is_matched(number):
             with collection.write_matches(number) as writer:
                 for index, pair in enumerate(pairs):
                     writer.add(pair, make_matches(index, None if index == 1 else 30.0 * index))
+
+
+def planned(collection: Collection) -> list[list[tuple[str, str]]]:
+    collection.plan_matches(2)
+    return collection.match_shards()
 
 
 # What comes back ------------------------------------------------------------------------------------------------------
@@ -167,17 +173,17 @@ def test_pairs_that_are_left_are_planned_anew(tmp_path: Path) -> None:
     collection = create(tmp_path)
     fill(collection)
     pairs = collection.set_pairs([(NAMES[i], NAMES[j]) for i in range(5) for j in range(i + 1, 5)])
-    plan = collection.match_shards(size=2)
+    plan = planned(collection)
     assert len(plan) == 5
     with collection.write_matches(1) as writer:
         for pair in plan[1]:
             writer.add(pair, make_matches())
     collection.set_pairs(plan[1] + plan[4])
-    assert collection.match_shards(size=2) == [plan[4], plan[1]]
+    assert planned(collection) == [plan[4], plan[1]]
     collection.set_pairs(plan[1])
-    assert collection.match_shards(size=2) == Collection.open(tmp_path / "out").match_shards() == [[], plan[1]]
+    assert planned(collection) == Collection.open(tmp_path / "out").match_shards() == [[], plan[1]]
     collection.set_pairs(pairs)
-    assert sorted(pair for shard in collection.match_shards(size=2) for pair in shard) == pairs
+    assert sorted(pair for shard in planned(collection) for pair in shard) == pairs
 
 
 def test_the_folder_may_lie_among_the_photographs(tmp_path: Path) -> None:
@@ -293,7 +299,7 @@ def test_pairs_without_features(tmp_path: Path) -> None:
     fill(collection, failed=["c.jpg"])
     collection.set_pairs([("a 1.jpg", "c.jpg")])
     with pytest.raises(ValueError, match=r"pairs\.txt: there are no features of 'c\.jpg'; extract them first"):
-        collection.match_shards()
+        collection.plan_matches()
 
 
 def nameless(file: h5py.File) -> None:

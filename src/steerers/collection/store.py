@@ -321,7 +321,11 @@ class Collection:
 
     def feature_shards(self) -> list[list[str]]:
         """The names of the photographs of each shard."""
-        return [[name for (name,) in shard] for shard in self._features.plan()]
+        return [self.names_in(number) for number in range(len(self._features.plan()))]
+
+    def names_in(self, shard: int) -> list[str]:
+        """Those of one shard."""
+        return [name for (name,) in self._features.plan()[shard]]
 
     def is_extracted(self, shard: int) -> bool:
         """Whether a shard of features is there."""
@@ -333,8 +337,16 @@ class Collection:
         with self._features.write(shard, feature_facts(self.manifest)) as table:
             yield FeatureWriter(table, half=self.manifest.extraction.descriptions == "float16")
 
-    def match_shards(self, size: int = PAIRS_A_SHARD) -> list[list[Pair]]:
-        """The pairs of each shard of matches: what is matched stays, and what else ``pairs.txt`` has is added.
+    def match_shards(self) -> list[list[Pair]]:
+        """The pairs of each shard of matches, as they were planned."""
+        return [self.pairs_in(number) for number in range(len(self._matches.plan()))]
+
+    def pairs_in(self, shard: int) -> list[Pair]:
+        """Those of one shard."""
+        return [(first, second) for first, second in self._matches.plan()[shard]]
+
+    def plan_matches(self, size: int = PAIRS_A_SHARD) -> None:
+        """Plan shards of matches: what is matched stays, and what else ``pairs.txt`` has is added.
 
         Pairs of photographs that are near each other in the order of names are in one shard, so that features are read
         few times.
@@ -354,7 +366,6 @@ class Collection:
             new = iter(cut(left, size))
             kept = [shard if number in done else next(new, []) for number, shard in enumerate(plan)]
             self._matches.set_plan([*kept, *new])
-        return [[(first, second) for first, second in shard] for shard in self._matches.plan()]
 
     def is_matched(self, shard: int) -> bool:
         """Whether a shard of matches is there."""
