@@ -37,6 +37,7 @@ from steerers.models import zoo
 from steerers.models.sampling import KeypointSampling
 from steerers.models.tiles import check_tile, tiled
 from steerers.models.zoo import Model
+from steerers.refinement import RefineOptions
 from steerers.steering.representations import Group, Order
 from steerers.steering.steerer import Steerer
 
@@ -57,6 +58,8 @@ class Pipeline:
         tta: test-time augmentation: how many rotations of the first image are described, of which the one with the most
             matches is kept. It needs no steerer, but one run of the network for each: what steerers replace.
         resize: see :func:`~steerers.images.load.load_image`; with ``"squash"`` angles are those of squashed images.
+        refinement: how the places of matches are refined when images are matched, see :meth:`Matches.refine`; ``None``
+            leaves them as they were detected. Features that are matched without their images stay as they are.
     """
 
     model: Model
@@ -67,6 +70,7 @@ class Pipeline:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     tta: int | None = None
     resize: Resize = "fit"
+    refinement: RefineOptions | None = None
 
     def __post_init__(self) -> None:
         check_resize(self.resize, self.max_size)
@@ -100,9 +104,20 @@ class Pipeline:
         """
         first, second = self.load_image(image0, mask0), self.load_image(image1, mask1)
         if self.tta is None:
-            return self.match(*self._extract_each([first, second]))
-        rotated = [self.extract_rotated(first, angle) for angle in self.rotations]
-        return self.match_rotated(rotated, self.extract(second))
+            matches = self.match(*self._extract_each([first, second]))
+        else:
+            rotated = [self.extract_rotated(first, angle) for angle in self.rotations]
+            matches = self.match_rotated(rotated, self.extract(second))
+        return self.refined(matches, first, second)
+
+    def refined(self, matches: Matches, image0: Image, image1: Image) -> Matches:
+        """Matches of two images as they are, or with the places that :attr:`refinement` finds."""
+        if self.refinement is None:
+            return matches
+        start = time.perf_counter()
+        matches = matches.refine(image0, image1, options=self.refinement, device=self.device)
+        logger.debug("places refined in %.3f s", time.perf_counter() - start)
+        return matches
 
     @property
     def strategy_name(self) -> str:
@@ -301,6 +316,7 @@ def load(
     fast: bool = True,
     resize: Resize = "fit",
     tile: int | None = None,
+    refine: bool | RefineOptions = False,
     **options: object,
 ) -> Pipeline:
     """A matcher by the name of its model.
@@ -332,6 +348,8 @@ def load(
             modules, to train, export or take apart.
         tile: the network sees larger images in tiles of so many pixels a side, which overlap, and of all the best
             keypoints are kept: as in one pass, with the memory of a tile; see :mod:`steerers.models.tiles`.
+        refine: move the keypoints of image 1 to where those of image 0 are seen, to a small fraction of a pixel; see
+            :meth:`Matches.refine <steerers.Matches.refine>`.
         options: of the strategy: ``inverse_temperature``, ``threshold``, ``subset_size``, ``seed``, ``prototype``,
             ``ratio``; the first two by default as they suit the model.
     """
@@ -358,7 +376,8 @@ def load(
         tta or getattr(made, "order", "none"),
         ", ".join(f"{option} {value}" for option, value in options.items()) or "no options",
     )
-    return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta, resize)
+    refinement = refine if isinstance(refine, RefineOptions) else RefineOptions() if refine else None
+    return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta, resize, refinement)
 
 
 def choose_strategy(
