@@ -1,6 +1,7 @@
 # make demo    match two example pictures and show the result      make test    run the test suite
 # make check   lint and types                                      make clean   remove the environment
-# make fuzz    read thousands of damaged files of every kind       make dist    build and check wheel and sdist
+# make fuzz    read thousands of damaged files of every kind       make docs    make the manual, as a site
+# make dist    build and check wheel and sdist
 # make test-release   install the wheel into fresh environments of every Python, and match there
 #
 # All set up .venv with pip first. Variables:
@@ -19,7 +20,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH_OPTION := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: demo test test-release fuzz check format dist clean
+.PHONY: demo test test-release fuzz check format docs dist clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.steerers
@@ -53,6 +54,10 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.docs
+	$(BIN)/python docs/build.py
+	@echo "open site/index.html; to search it, serve it: $(BIN)/python -m http.server --directory site"
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "steerers needs Python 3.11 or newer; try: make PYTHON=python3.12"; exit 1; }
@@ -67,5 +72,9 @@ $(VENV)/.dev: $(VENV)/.steerers
 	$(PIP) install -e ".[dev]" -c constraints.txt
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.steerers
+	$(PIP) install -e ".[docs]" -c constraints.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo site

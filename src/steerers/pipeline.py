@@ -181,16 +181,22 @@ class Pipeline:
 
     def match(self, features0: Features, features1: Features) -> Matches:
         """Match features that were extracted before, by the same model."""
+        return self.match_pairs([(features0, features1)])[0]
+
+    def match_pairs(self, pairs: Sequence[tuple[Features, Features]]) -> list[Matches]:
+        """:meth:`match` of several pairs: on a GPU in one launch, on a CPU by its threads."""
         if self.tta is not None:
             raise ValueError(NEEDS_IMAGES)
-        _check_features(features0, features1)
-        for features in (features0, features1):
+        for features in (features for pair in pairs for features in pair):
+            _check_features(features)
             if features.model and features.model != self.model.name:
                 raise ValueError(f"features of model {features.model!r} cannot be matched by {self.model.name!r}")
-        first, second = features0.to(self.device), features1.to(self.device)
+        placed = [(features0.to(self.device), features1.to(self.device)) for features0, features1 in pairs]
         start = time.perf_counter()
-        matches = self._to_matches(self.strategy.match(first.descriptions, second.descriptions), first, second)
-        logger.debug("%r in %.3f s", matches, time.perf_counter() - start)
+        firsts, seconds = ([pair[side].descriptions for pair in placed] for side in (0, 1))
+        found = self.strategy.match_batch(firsts, seconds)
+        matches = [self._to_matches(one, *pair) for one, pair in zip(found, placed, strict=True)]
+        logger.debug("%s in %.3f s", ", ".join(map(repr, matches)), time.perf_counter() - start)
         return matches
 
     def match_rotated(self, rotated0: Sequence[Features], features1: Features) -> Matches:
