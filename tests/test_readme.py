@@ -358,6 +358,8 @@ def test_site_has_no_markdown_left(site: Path) -> None:
     assert {name: spans for name, spans in found.items() if spans} == {}
     api = (site / "api" / "matching.html").read_text(encoding="utf-8")
     assert "stored pixels of image 0" in api  # a field's comment
+    assert "the model that made the descriptions" in api  # behind a string
+    assert 'id="steerers.pipeline.Pipeline.__call__"' in api
     assert re.search(r'<a [^>]*href="[^"]*#steerers.pipeline.load"[^>]*><code>load</code></a>', api)  # a role
 
 
