@@ -18,7 +18,7 @@ LEVELS = (
     ("steering", "images"),
     ("matching", "models", "accel"),
     ("pipeline",),
-    ("datasets", "viz"),
+    ("datasets", "viz", "adapters", "collection"),
     ("training", "benchmarks"),
     ("cli",),
 )

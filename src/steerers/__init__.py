@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from steerers._version import __version__
 
 if TYPE_CHECKING:
-    from steerers.features import Features, Keypoints, Matches
+    from steerers.adapters.lightglue import Matcher
+    from steerers.collection import Collection
+    from steerers.features import Features, Keypoints, Matches, load_features, load_matches
     from steerers.pipeline import Pipeline, load
     from steerers.steering.equivariance import assert_equivariant
     from steerers.steering.representations import Group, Representation
@@ -21,9 +23,11 @@ if TYPE_CHECKING:
     from steerers.training.fit_steerer import fit
 
 _HOME = {
+    "Collection": "collection",
     "Features": "features",
     "Group": "steering.representations",
     "Keypoints": "features",
+    "Matcher": "adapters.lightglue",
     "Matches": "features",
     "Pipeline": "pipeline",
     "Representation": "steering.representations",
@@ -31,12 +35,16 @@ _HOME = {
     "assert_equivariant": "steering.equivariance",
     "fit": "training.fit_steerer",
     "load": "pipeline",
+    "load_features": "features",
+    "load_matches": "features",
 }
 
 __all__ = [
+    "Collection",
     "Features",
     "Group",
     "Keypoints",
+    "Matcher",
     "Matches",
     "Pipeline",
     "Representation",
@@ -45,6 +53,8 @@ __all__ = [
     "assert_equivariant",
     "fit",
     "load",
+    "load_features",
+    "load_matches",
 ]
 
 

@@ -22,12 +22,16 @@ _UMASK_LOCK = threading.Lock()
 
 
 @contextmanager
-def atomic_write(path: StrPath) -> Iterator[Path]:
+def atomic_write(path: StrPath, temporary_name: str | None = None) -> Iterator[Path]:
     """Write a file whole or not at all.
 
     Yields a path that does not exist yet, in the same folder and with the same suffix (libraries choose formats by
     it). What is written there replaces ``path`` when the block ends; if the block raises, it is removed and ``path``
     stays as it was. A link is followed. Devices and pipes cannot be replaced and are yielded as they are.
+
+    Args:
+        temporary_name: of the file in the meantime, by default one that nobody else has. Who holds a lock on ``path``
+            names it, and so overwrites what a writer that was killed left behind.
 
     Raises:
         OSError: naming ``path``, if it cannot be written; of a full disk it says so, in whatever words the library that
@@ -45,7 +49,7 @@ def atomic_write(path: StrPath) -> Iterator[Path]:
     target = Path(os.path.realpath(asked))  # resolve() would raise RuntimeError where links go in a loop
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "the folder does not exist", str(target.parent))
-    temporary = target.with_name(f".steerers-{secrets.token_hex(8)}{target.suffix}")
+    temporary = target.with_name(temporary_name or f".steerers-{secrets.token_hex(8)}{target.suffix}")
     try:
         yield temporary
         if target.exists():

@@ -7,7 +7,10 @@ them to stored pixels when it makes :class:`Features`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 Numbers: TypeAlias = Tensor | NDArray[Any]
 """What callers may give where tensors are worked with."""
+Row: TypeAlias = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+"""A record as :mod:`steerers._tables` keeps it: what JSON can hold, and the arrays."""
 
 
 def as_tensor(name: str, values: Numbers) -> Tensor:
@@ -145,6 +150,55 @@ class Features:
         keypoints, descriptions, scores = (x.to(device) for x in (self.keypoints, self.descriptions, self.scores))
         return replace(self, keypoints=keypoints, descriptions=descriptions, scores=scores)
 
+    # Files ------------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], *, half: bool = False) -> None:
+        """Write an HDF5 file, whole or not at all, that :func:`load_features` reads.
+
+        Args:
+            half: keep descriptions as float16, in half of the room; by default they stay exactly what they are.
+
+        Raises:
+            OSError: if the file cannot be written.
+            ValueError: if float16 cannot hold the descriptions.
+        """
+        from steerers._tables import write_table
+
+        with write_table(path, "features", single=True) as table:
+            table.append(*self.to_row(half=half))
+
+    def to_row(self, *, half: bool = False) -> Row:
+        """What a file keeps of the features; ``half`` as in :meth:`save`."""
+        width, height = self.image_size
+        told = {"size": [int(width), int(height)], "model": self.model, "orientation": self.orientation.tolist()}
+        descriptions = self.descriptions.detach()
+        if half:
+            descriptions = descriptions.half()
+            if not bool(torch.isfinite(descriptions).all()):
+                named = repr(self.model or "(unnamed)")
+                raise ValueError(f"descriptions of model {named} are too large for float16; keep them as float32")
+        elif descriptions.dtype == torch.bfloat16:  # NumPy has none; all its values are in float32
+            descriptions = descriptions.float()
+        arrays = {"keypoints": self.keypoints, "descriptions": descriptions, "scores": self.scores}
+        return told, {name: values.detach().cpu().numpy() for name, values in arrays.items()}
+
+    @classmethod
+    def from_row(cls, told: Mapping[str, Any], arrays: Callable[..., list[NDArray[Any]]]) -> Features:
+        """The features of which a file keeps this; ``arrays`` reads those of some names.
+
+        Raises:
+            ValueError: if they contradict each other, or something is missing.
+        """
+        with _missing():
+            width, height = told["size"]
+            orientation = torch.tensor(told["orientation"], dtype=torch.float64)
+            if not (type(width) is type(height) is int) or min(width, height) < 1 or orientation.shape != (2, 2):
+                raise ValueError(f"its size is {told['size']!r:.40} and its orientation {told['orientation']!r:.80}")
+            keypoints, descriptions, scores = arrays("keypoints", "descriptions", "scores")
+            if not all(values.dtype.kind == "f" for values in (keypoints, descriptions, scores)):
+                raise ValueError("its keypoints, descriptions and scores are no floating-point numbers")
+            return cls(keypoints, descriptions, scores, (width, height), str(told["model"]), orientation)  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True, eq=False)
 class Matches:
@@ -174,6 +228,21 @@ class Matches:
         told = [f"{len(self)} matches"]
         told += [] if self.angle is None else [f"rotated by {self.angle:.1f} degrees"]
         return f"Matches({', '.join([*told, *filter(None, (self.model, self.strategy))])})"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an HDF5 file, whole or not at all, that :func:`load_matches` reads.
+
+        It holds all but the two :class:`Features`, which have files of their own (:meth:`Features.save`).
+
+        Raises:
+            OSError: if the file cannot be written.
+        """
+        from steerers._tables import write_table
+
+        told = {"angle": self.angle, "model": self.model, "strategy": self.strategy, "angles": self.angles is not None}
+        arrays = {name: getattr(self, name) for name in _OF_MATCHES}
+        with write_table(path, "matches", single=True) as table:
+            table.append(told, arrays if self.angles is None else {**arrays, "angles": self.angles})
 
     def homography(
         self, threshold: float = 3.0, *, confidence: float = 0.9999, max_iterations: int = 10_000, seed: int = 0
@@ -221,7 +290,8 @@ class Matches:
         """Relative pose of two calibrated cameras by poselib.
 
         Args:
-            K0: (3, 3) intrinsic matrix of image 0; K1 of image 1.
+            K0: (3, 3) intrinsic matrix of image 0, for its stored pixels with the centre of the top-left one at (0, 0):
+                COLMAP's has 0.5 more in both coordinates of the principal point; K1 of image 1.
             threshold: largest epipolar distance of an inlier, in pixels.
             max_iterations: most samples that are tried.
             seed: of the estimator's sampling.
@@ -234,3 +304,89 @@ class Matches:
 
         p0, p1 = self.keypoints0, self.keypoints1
         return estimate_pose(p0, p1, K0, K1, threshold=threshold, max_iterations=max_iterations, seed=seed)
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+_OF_MATCHES = {"keypoints0": (2,), "keypoints1": (2,), "scores": (), "indices": (2,)}
+
+
+def load_features(path: str | os.PathLike[str], name: str | None = None) -> Features:
+    """The features that :meth:`Features.save` wrote, or ``steerers extract``.
+
+    Args:
+        name: of the photograph, where a file holds several.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: naming the file, if it is damaged or of another kind, or has no photograph of that name.
+    """
+    from steerers._tables import Table
+
+    with Table(path, "features") as table:
+        index = _find(table.rows, name, path)
+        with _damages(path, "features"):
+            if "error" in table.rows[index]:
+                raise ValueError(f"{name!r} could not be read when they were extracted: {table.rows[index]['error']}")
+            return Features.from_row(table.rows[index], lambda *columns: table.read(index, *columns))
+
+
+def load_matches(path: str | os.PathLike[str]) -> Matches:
+    """The matches that :meth:`Matches.save` wrote; without the two :class:`Features`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: naming the file, if it is damaged or of another kind.
+    """
+    from steerers._tables import Table
+
+    with Table(path, "matches") as table, _damages(path, "matches"), _missing():
+        told = table.rows[0]
+        arrays: dict[str, Any] = dict(zip(_OF_MATCHES, table.read(0, *_OF_MATCHES), strict=True))
+        angles = table.read(0, "angles")[0] if told["angles"] else None
+        check_matches(told["angle"], angles, arrays)
+        model, strategy = str(told["model"]), str(told["strategy"])
+        return Matches(**arrays, angle=told["angle"], angles=angles, model=model, strategy=strategy)
+
+
+def check_matches(angle: Any, angles: NDArray[Any] | None, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse what a file says of matches if it is no rotation, or arrays of other types or lengths than theirs."""
+    if angle is not None and not (isinstance(angle, (int, float)) and math.isfinite(angle)):
+        raise ValueError(f"its angle is {angle!r:.40}")
+    count = len(arrays["scores"])
+    for name, values in {**arrays, **({} if angles is None else {"angles": angles})}.items():
+        kind, shape = ("i" if name == "indices" else "f"), (count, *_OF_MATCHES.get(name, ()))
+        if values.dtype.kind != kind or values.shape != shape:
+            raise ValueError(f"its {name} are {values.dtype} of shape {values.shape}, its matches {count}")
+
+
+def _find(rows: Sequence[Mapping[str, Any]], name: str | None, path: str | os.PathLike[str]) -> int:
+    """Which row is that of a photograph; without a name, the only one."""
+    if name is None and len(rows) == 1:
+        return 0
+    names = [row.get("name") for row in rows]
+    if name is not None and name in names:
+        return names.index(name)
+    asked = "give the name of one" if name is None else f"none of them is {name!r}"
+    shown = ", ".join(repr(known) for known in names[:3]) + (", ..." if len(names) > 3 else "")
+    raise ValueError(f"{os.fspath(path)} holds features of {len(rows)} photographs ({shown}): {asked}")
+
+
+@contextmanager
+def _damages(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
+    """Errors in the block name the file."""
+    try:
+        yield
+    except ValueError as error:
+        if str(error).startswith(os.fspath(path)):
+            raise
+        raise ValueError(f"{os.fspath(path)}: no {kind} to be read, or damaged ({error})") from error
+
+
+@contextmanager
+def _missing() -> Iterator[None]:
+    """What a row lacks, or has in a type that is not its own, is a ValueError."""
+    try:
+        yield
+    except (KeyError, TypeError, IndexError, OverflowError, RuntimeError) as error:
+        raise ValueError(f"what it says is incomplete: {type(error).__name__} {error}") from error

@@ -24,6 +24,7 @@ from steerers.images.load import Image, ImageSource, check_resize, load_image
 from steerers.images.read_ahead import put_together, read_images
 from steerers.matching.assignment import Assignment, number_of_most_matches
 from steerers.matching.strategies import (
+    NEEDS_IMAGES,
     STRATEGIES,
     DualSoftmax,
     PrototypeProcrustes,
@@ -180,18 +181,22 @@ class Pipeline:
 
     def match(self, features0: Features, features1: Features) -> Matches:
         """Match features that were extracted before, by the same model."""
+        return self.match_pairs([(features0, features1)])[0]
+
+    def match_pairs(self, pairs: Sequence[tuple[Features, Features]]) -> list[Matches]:
+        """:meth:`match` of several pairs: on a GPU in one launch, on a CPU by its threads."""
         if self.tta is not None:
-            raise ValueError(
-                "tta describes rotated copies of the image: give the images to the matcher, not descriptions"
-            )
-        _check_features(features0, features1)
-        for features in (features0, features1):
+            raise ValueError(NEEDS_IMAGES)
+        for features in (features for pair in pairs for features in pair):
+            _check_features(features)
             if features.model and features.model != self.model.name:
                 raise ValueError(f"features of model {features.model!r} cannot be matched by {self.model.name!r}")
-        first, second = features0.to(self.device), features1.to(self.device)
+        placed = [(features0.to(self.device), features1.to(self.device)) for features0, features1 in pairs]
         start = time.perf_counter()
-        matches = self._to_matches(self.strategy.match(first.descriptions, second.descriptions), first, second)
-        logger.debug("%r in %.3f s", matches, time.perf_counter() - start)
+        firsts, seconds = ([pair[side].descriptions for pair in placed] for side in (0, 1))
+        found = self.strategy.match_batch(firsts, seconds)
+        matches = [self._to_matches(one, *pair) for one, pair in zip(found, placed, strict=True)]
+        logger.debug("%s in %.3f s", ", ".join(map(repr, matches)), time.perf_counter() - start)
         return matches
 
     def match_rotated(self, rotated0: Sequence[Features], features1: Features) -> Matches:
@@ -342,19 +347,7 @@ def load(
     model = zoo.configure(model, precision, sampling, fast=fast, device=checked)
     if tile is not None:
         model = replace(model, extractor=tiled(model.extractor, tile))
-    chosen = strategy or model.strategy
-    if strategy is None and order == "default" and angles is None:
-        order = model.order
-    if angles is not None:
-        options["angles"] = _radians(chosen, angles)
-    tta = None
-    if chosen == TTA:
-        tta, chosen, order = count_augmentations(order), DualSoftmax.name, "default"
-    if issubclass(STRATEGIES[chosen], SoftmaxStrategy):
-        options = {"inverse_temperature": model.inverse_temperature, "threshold": model.threshold, **options}
-    if chosen == PrototypeProcrustes.name and model.prototype is not None:
-        options.setdefault("prototype", model.prototype)
-    made = make_strategy(chosen, model.steerer, order=order, **options)
+    made, tta = choose_strategy(model, strategy, order, angles, options)
     logger.debug(
         "model %s on %s in %s, %d threads; strategy %s, order %s, %s",
         model.name,
@@ -366,6 +359,30 @@ def load(
         ", ".join(f"{option} {value}" for option, value in options.items()) or "no options",
     )
     return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta, resize)
+
+
+def choose_strategy(
+    model: Model, strategy: str | None, order: Order, angles: Sequence[float] | None, options: dict[str, object]
+) -> tuple[Strategy, int | None]:
+    """How a model matches, as :func:`load` is asked for; what it leaves open is filled in, also in ``options``.
+
+    Returns:
+        The strategy, and how many rotations of the first image test-time augmentation describes, if that was asked for.
+    """
+    chosen = strategy or model.strategy
+    if strategy is None and order == "default" and angles is None:
+        order = model.order
+    if angles is not None:
+        options["angles"] = _radians(chosen, angles)
+    tta = None
+    if chosen == TTA:
+        tta, chosen, order = count_augmentations(order), DualSoftmax.name, "default"
+    if issubclass(STRATEGIES[chosen], SoftmaxStrategy):
+        options.setdefault("inverse_temperature", model.inverse_temperature)
+        options.setdefault("threshold", model.threshold)
+    if chosen == PrototypeProcrustes.name and model.prototype is not None:
+        options.setdefault("prototype", model.prototype)
+    return make_strategy(chosen, model.steerer, order=order, **options), tta
 
 
 def _radians(strategy: str, degrees: Sequence[float]) -> list[float]:

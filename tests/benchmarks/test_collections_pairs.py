@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from PIL.ExifTags import GPS, IFD
 from PIL.TiffImagePlugin import IFDRational
 
-from steerers.benchmarks.collections import Position, Selection, ground_distance, list_images, list_pairs, read_position
+from steerers.benchmarks.collections import Selection, list_images, list_pairs
 from steerers.benchmarks.predict import Pair
 from steerers.datasets.photos import ENDINGS
+from steerers.images.exif import Position, ground_distance, read_position
 from steerers.images.load import ImageError
 
 NAMES = ("a.jpg", "b.JPG", "c.jpg", "d.jpg", "e.jpg")

@@ -25,7 +25,7 @@ from steerers import Group, Keypoints, Steerer, _weights
 from steerers._weights import WeightsError
 from steerers.accel.networks.compact import FastCompact
 from steerers.accel.networks.dedode import FastDedodeDescriptor, FastDedodeDetector
-from steerers.benchmarks.runs import fingerprint
+from steerers.matching.fingerprints import fingerprint
 from steerers.models import dedode, downloads, parts, zoo
 from steerers.models.base import Combined, SingleDescriptor, SingleExtractor
 from steerers.models.compact import Compact

@@ -37,7 +37,7 @@ from steerers.benchmarks.report import (
 from steerers.datasets.photos import ENDINGS
 from steerers.features import Matches
 from steerers.geometry import estimate_homography, wrap_degrees
-from steerers.images.decode import open_header
+from steerers.images.exif import ground_distance, read_position
 from steerers.viz import plots
 
 Geometry = Literal["homography", "fundamental"]
@@ -49,10 +49,7 @@ AGREEMENT_DEGREES = (5.0, 15.0)
 SECTOR = 30
 """Degrees of a sector of the table of angles."""
 
-EARTH_RADIUS = 6_371_008.8  # metres, mean
 HELP = f"give --data a folder with at least two photographs ({', '.join(sorted(ENDINGS))}) of one place"
-
-Position = tuple[float, float]  # latitude and longitude, degrees
 
 
 # Choosing pairs -------------------------------------------------------------------------------------------------------
@@ -116,40 +113,6 @@ def _ground_distances(images: Sequence[Path]) -> dict[tuple[int, int], float]:
         )
     known = enumerate(position for position in positions if position is not None)
     return {(i, j): ground_distance(first, second) for (i, first), (j, second) in combinations(known, 2)}
-
-
-def read_position(path: Path) -> Position | None:
-    """Where a photograph was taken, by its EXIF data; ``None`` where it does not say, or not in a way that is read.
-
-    Raises:
-        ImageError: if it is no image, or too large.
-    """
-    from PIL.ExifTags import GPS, IFD
-
-    with open_header(path) as image:
-        try:
-            tags = image.getexif().get_ifd(IFD.GPSInfo)
-            latitude = _degrees(tags[GPS.GPSLatitude], tags[GPS.GPSLatitudeRef], "NS")
-            longitude = _degrees(tags[GPS.GPSLongitude], tags[GPS.GPSLongitudeRef], "EW")
-        except Exception:  # parsers of broken blocks raise almost anything
-            return None
-    return (latitude, longitude) if abs(latitude) <= 90 and abs(longitude) <= 180 else None
-
-
-def _degrees(parts: Any, reference: str, letters: str) -> float:
-    """Degrees, minutes and seconds as degrees, above 0 to the side of the first letter."""
-    degrees, minutes, seconds = (float(part) for part in parts)
-    sign = 1 - 2 * letters.index(reference.strip("\0 ").upper())
-    return sign * (degrees + minutes / 60 + seconds / 3600)
-
-
-def ground_distance(first: Position, second: Position) -> float:
-    """Metres between two positions along the surface of a round earth."""
-    (lat0, lon0), (lat1, lon1) = (tuple(map(math.radians, position)) for position in (first, second))
-    squared_half_chord = (
-        math.sin((lat1 - lat0) / 2) ** 2 + math.cos(lat0) * math.cos(lat1) * math.sin((lon1 - lon0) / 2) ** 2
-    )
-    return 2 * EARTH_RADIUS * math.asin(min(1.0, math.sqrt(squared_half_chord)))
 
 
 # Measuring ------------------------------------------------------------------------------------------------------------

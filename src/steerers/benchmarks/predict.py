@@ -26,12 +26,13 @@ from torch import Tensor
 
 from steerers._console import progress
 from steerers.benchmarks.offers import MAX_SIZE, ROTATIONS, Canvas, Rotation
-from steerers.benchmarks.runs import Run, sha256
+from steerers.benchmarks.runs import Run
 from steerers.benchmarks.speed import timed
 from steerers.features import Features, Matches
 from steerers.geometry import rotate_image, scaling, transform_points
 from steerers.images.decode import fit_within, header_size
 from steerers.images.load import Image, ImageError, Resize, Size, check_resize, load_image, to_uint8
+from steerers.matching.fingerprints import sha256
 
 if TYPE_CHECKING:
     from steerers.pipeline import Pipeline

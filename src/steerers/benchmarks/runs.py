@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
 
-from steerers._choices import TTA, Resize
+from steerers._choices import Resize
 from steerers.benchmarks.offers import MAX_SIZE, SPEC
-from steerers.matching.strategies import SoftmaxStrategy, Strategy
+from steerers.matching.fingerprints import describe_strategy, fingerprint, sha256
 from steerers.steering.representations import Order
 from steerers.steering.steerer import Steerer
 
@@ -138,39 +135,6 @@ def share_extractors(runs: Sequence[Run]) -> list[Run]:
     return shared
 
 
-def fingerprint(module: nn.Module) -> str:
-    """SHA-256 of what a module computes: its classes, public settings and tensors.
-
-    A setting whose text holds an address is never equal to another, so nothing is shared or reused by mistake.
-    """
-    parts: list[Any] = []
-    for name, part in module.named_modules():
-        public = {key: _plain(value) for key, value in vars(part).items() if key[0] != "_" and key != "training"}
-        held = [inner for value in vars(part).values() if isinstance(value, tuple) for inner in value]
-        hidden = [fingerprint(inner) for inner in held if isinstance(inner, nn.Module)]
-        parts.append([name, f"{type(part).__module__}.{type(part).__qualname__}", public, hidden])
-    parts.append({key: _plain(value) for key, value in module.state_dict().items()})
-    return sha256(parts)
-
-
-_COMPUTING = ("tile", "kernels", "precision", "graphs", "refine")  # options that change no match
-
-
-def describe_strategy(strategy: Strategy, tta: int | None = None) -> dict[str, Any]:
-    """Name and options of a strategy, or of test-time augmentation with it; steerers and tensors by their hash.
-
-    How it is computed is left out: that does not change what is matched, or, as the precision of kernels, by a match
-    in thousands.
-    """
-    told = {option.name: getattr(strategy, option.name) for option in fields(strategy) if option.init}
-    if isinstance(strategy, SoftmaxStrategy):
-        told = {**vars(told.pop("options")), **told}
-    if tta is not None:
-        told["order"] = tta
-    options = {name: _plain(value) for name, value in told.items() if name not in _COMPUTING}
-    return {"name": strategy.name if tta is None else TTA, **options}
-
-
 def describe_matching(pipeline: Pipeline) -> dict[str, Any]:
     """Name and options of how a pipeline matches, see :func:`describe_strategy`."""
     return describe_strategy(pipeline.strategy, pipeline.tta)
@@ -179,23 +143,6 @@ def describe_matching(pipeline: Pipeline) -> dict[str, Any]:
 def describe_steerer(steerer: Steerer) -> str:
     """Its group, and whether its representation is known."""
     return f"{steerer.group}, {'learned' if steerer.representation is None else 'fixed'}"
-
-
-def _plain(value: object) -> Any:
-    """A value as JSON knows it."""
-    if isinstance(value, nn.Module):
-        return fingerprint(value)
-    if isinstance(value, Tensor):
-        data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        return [str(value.dtype), list(value.shape), hashlib.sha256(data).hexdigest()]
-    if isinstance(value, FunctionType) and value.__closure__ is None and "<" not in value.__qualname__:
-        return f"{value.__module__}.{value.__qualname__}"  # its text would hold an address
-    return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
-
-
-def sha256(value: Any) -> str:
-    """Of anything that JSON can hold."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def hash_files(paths: Sequence[Path]) -> str:

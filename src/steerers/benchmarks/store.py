@@ -21,9 +21,10 @@ from steerers._files import parse_json
 from steerers._version import __version__
 from steerers.benchmarks import predict
 from steerers.benchmarks.predict import AnyPair, Observer, Pair, Prediction, Predictions, ViewSettings, hash_pairs
-from steerers.benchmarks.runs import Run, describe_matching, fingerprint, hash_files, sha256
+from steerers.benchmarks.runs import Run, describe_matching, hash_files
 from steerers.datasets.safe_arrays import read_named, write_named
 from steerers.features import Matches
+from steerers.matching.fingerprints import fingerprint, sha256
 
 logger = logging.getLogger(__name__)
 

@@ -23,6 +23,10 @@ from steerers._version import __version__
 
 COMMANDS = {
     "match": "match two images",
+    "extract": "extract the features of many photographs",
+    "pairs": "choose which photographs of a collection are matched",
+    "match-pairs": "match the pairs of a collection",
+    "status": "say how far a collection is",
     "models": "list the models",
     "fit": "fit a steerer to a frozen descriptor",
     "train": "train a descriptor, a steerer or a detector",
@@ -69,7 +73,7 @@ def make_parser() -> Parser:
 
 
 def _fill(name: str, parser: Parser) -> None:
-    importlib.import_module(f"steerers.cli.{name}").COMMAND.fill(parser)
+    importlib.import_module(f"steerers.cli.{name.replace('-', '_')}").COMMAND.fill(parser)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

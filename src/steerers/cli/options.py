@@ -146,13 +146,15 @@ MAX_SIDE = Option(
     "--max-size", "longest side, or 'none' to keep the size (default: %(default)s)", size_limit, "PX", MAX_SIZE
 )
 EXIF = Option("--exif", "orientation (default: %(default)s)", default="ignore", choices=get_args(Exif))
-MATCHER = (
+STEERER = Option(
+    "--steerer", "that `steerers fit` or `train` wrote, or a published .pth (default: the model's)", Path, "FILE"
+)
+MODEL = (
     Option("--model", "see `steerers models` (default: %(default)s)", default=DEFAULT_MODEL),
     Option("--detector", "detector or model whose keypoints are described (default: the model's)", metavar="NAME"),
-    Option(
-        "--steerer", "that `steerers fit` or `train` wrote, or a published .pth (default: the model's)", Path, "FILE"
-    ),
     WEIGHTS,
+)
+STRATEGY = (
     Option(
         "--strategy",
         f"{', '.join(STRATEGY_NAMES)} (default: what suits the model)",
@@ -163,6 +165,9 @@ MATCHER = (
         Option("--order", "rotations that are tried, or 'continuous'", parse_order, "N", "default"),
         Option("--angles", "or these rotations, in degrees, as in --angles=-90,0,90", parse_angles, "LIST"),
     ),
+    Option("--threshold", "least probability of a match (default: the model's)", float, "P"),
+)
+IMAGES = (
     num_keypoints(NUM_KEYPOINTS),
     Option(
         "--max-size",
@@ -173,11 +178,10 @@ MATCHER = (
     ),
     Option("--tile", "see larger images in tiles of this side, which overlap: less memory", positive, "PX"),
     RESIZE,
-    Option("--threshold", "least probability of a match (default: the model's)", float, "P"),
     EXIF,
-    DEVICE,
-    precision(),
 )
+COMPUTING = (DEVICE, precision())
+MATCHER: Options = (*MODEL, STEERER, *STRATEGY, *IMAGES, *COMPUTING)
 """What :func:`steerers.load` takes."""
 
 
@@ -191,6 +195,18 @@ def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
     options["weights"] = arguments.weights or ()
     threshold = getattr(arguments, "threshold", None)
     return options if threshold is None else {**options, "threshold": threshold}
+
+
+def share(text: str) -> tuple[int, int]:
+    """``2/8``: the second of eight parts of the work."""
+    index, count = (whole_number(part) for part in (text.split("/") if text.count("/") == 1 else ("", "")))
+    if not 1 <= index <= count:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part of the work such as 2/8, the second of eight")
+    return index, count
+
+
+OUT = Option("folder", "the folder of a collection, as `steerers extract` made it", Path, "OUT")
+SHARE = Option("--shard", "do the I-th of N parts of the work alone, as in --shard 2/8", share, "I/N")
 
 
 def check_output(path: Path | None, *, picture: bool = False) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from statistics import fmean
 
 import torch
@@ -86,6 +87,59 @@ class Irreps:
             imaginary.append(0 * first if size == 1 else second if own == frequency else -second)
             place += size
         return torch.complex(torch.stack(real, dim=-1), torch.stack(imaginary, dim=-1))
+
+    def invariants(self, descriptions: Tensor) -> Tensor:
+        """(..., C) what no rotation changes in (..., D) descriptions, which are normalised first.
+
+        These are the responses of frequency 0; the magnitudes of all others; and of each of those its product with the
+        conjugate of the next of the same frequency, real and imaginary part, divided by the root of its magnitude so
+        that it is as large as they are. Up to a rotation for each frequency, they determine the description.
+        """
+        steps, device = self._steps, descriptions.device
+        unit = F.normalize(descriptions.detach().to(torch.promote_types(descriptions.dtype, torch.float32)), dim=-1)
+        coordinates = unit @ self.basis.to(unit).mT
+        real = coordinates[..., steps.real.to(device)]
+        imaginary = coordinates[..., steps.imaginary.to(device)] * steps.sign.to(unit)
+        still, turning = steps.still.to(device), steps.turning.to(device)
+        magnitudes = torch.hypot(real, imaginary)
+        first, second = steps.pairs.to(device)  # (P,) each
+        root = (magnitudes[..., first] * magnitudes[..., second]).sqrt().clamp(min=1e-12)
+        along = (real[..., first] * real[..., second] + imaginary[..., first] * imaginary[..., second]) / root
+        across = (imaginary[..., first] * real[..., second] - real[..., first] * imaginary[..., second]) / root
+        return torch.cat([real[..., still], magnitudes[..., turning], along, across], dim=-1)
+
+    @cached_property
+    def _steps(self) -> _Steps:
+        """Where the parts of the blocks are among the coordinates, and which blocks are multiplied."""
+        real, imaginary, sign, place = [], [], [], 0
+        for (own, size), frequency in zip(self.representation.blocks(), self.frequencies, strict=True):
+            real.append(place)
+            imaginary.append(place + size - 1)
+            sign.append(0 if size == 1 else 1 if own == frequency else -1)
+            place += size
+        turning = [index for index, frequency in enumerate(self.frequencies) if frequency]
+        pairs: list[tuple[int, int]] = []
+        for frequency in sorted({self.frequencies[index] for index in turning}):
+            blocks = self.of_frequency(frequency)
+            pairs += pairwise(blocks)
+        joined = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).mT
+        lists = (real, imaginary, self.of_frequency(0), turning)
+        where = [torch.tensor(values, dtype=torch.long) for values in lists]
+        return _Steps(where[0], where[1], torch.tensor(sign), where[2], where[3], joined)
+
+
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """What :meth:`Irreps.invariants` needs to know: of every block the coordinate of its real and of its imaginary
+    part, and the sign of the latter (0 where it has none); which blocks are of frequency 0 and which are not; and (2,
+    P) blocks that are multiplied."""
+
+    real: Tensor
+    imaginary: Tensor
+    sign: Tensor
+    still: Tensor
+    turning: Tensor
+    pairs: Tensor
 
 
 # What excites them ----------------------------------------------------------------------------------------------------

@@ -249,9 +249,10 @@ class Steerer(nn.Module):
         if not self.group.continuous:
             raise ValueError(f"a {self.group} steerer has single rotations; the exponential is for SO(2)")
         generator = self.generator().detach()
-        if self._exponential is None or not torch.equal(self._exponential[0], generator):
-            self._exponential = generator.clone(), analysis.exponential(generator)
-        return self._exponential[1]
+        kept = self._exponential
+        if kept is None or kept[0].device != generator.device or not torch.equal(kept[0], generator):
+            self._exponential = kept = generator.clone(), analysis.exponential(generator)
+        return kept[1]
 
     def invariant_projector(self) -> Tensor:
         """The (D, D) projector to the descriptions that no rotation changes."""

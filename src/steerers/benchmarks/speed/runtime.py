@@ -30,7 +30,6 @@ from steerers.benchmarks.report import (
     paper_rows,
     text,
 )
-from steerers.benchmarks.runs import describe_strategy
 from steerers.benchmarks.speed import peak_memory, timed
 from steerers.benchmarks.speed.subjects import (
     PLAIN,
@@ -46,6 +45,7 @@ from steerers.benchmarks.speed.subjects import (
     plant_descriptions,
 )
 from steerers.matching.assignment import Assignment
+from steerers.matching.fingerprints import describe_strategy
 from steerers.models import zoo
 from steerers.viz import plots
 

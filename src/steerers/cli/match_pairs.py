@@ -1,0 +1,43 @@
+"""``steerers match-pairs OUT``: match the pairs of a collection."""
+
+from __future__ import annotations
+
+import argparse
+
+from steerers._console import Option, positive
+from steerers.cli import options
+from steerers.cli.options import Command
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Match what is left, and report."""
+    from steerers.collection import Collection, Share, match_pairs
+    from steerers.collection.store import PAIRS_A_SHARD
+
+    collection = Collection.open(arguments.folder)
+    how = {"batch": arguments.batch, "shard_size": arguments.shard_size or PAIRS_A_SHARD}
+    match_pairs(collection, share=Share(*arguments.shard or ()), **how, **options.matcher_options(arguments))
+    count = collection.status()["pairs"]
+    options.say(f"{count.done} pairs matched, {count.left} left: {collection.folder}")
+    return 0
+
+
+COMMAND = Command(
+    description="Match the pairs of OUT/pairs.txt, by the features that are there and the model that made them. It "
+    "goes on where it was interrupted, and with pairs that have come since.",
+    example="""\
+  steerers match-pairs collection
+  steerers match-pairs collection --device cuda --shard $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT
+""",
+    options=(
+        options.OUT,
+        options.WEIGHTS,
+        options.STEERER,
+        *options.STRATEGY,
+        options.DEVICE,
+        Option("--batch", "pairs that are matched at once (default: 32 on a GPU, else 2 a thread)", positive, "N"),
+        options.SHARE,
+        Option("--shard-size", "pairs a file, of those that are left (default: 1000)", positive, "N"),
+    ),
+    run=run,
+)
