@@ -291,6 +291,9 @@ def test_relink() -> None:
     assert relink("[a](README.md) [b](LICENSE)", "examples/README.md") == "[a](examples.md) [b](LICENSE)"
 
 
+RETURNED = re.compile(r"Returns:</span></p>\s*<ul>\s*<li [^>]*>(.*?)\u2013", re.DOTALL)
+
+
 class Page(HTMLParser):
     """What a page of the site loads, what it links to, and its ids."""
 
@@ -356,6 +359,11 @@ def test_site_has_no_markdown_left(site: Path) -> None:
     )
     found = {path.name: left.findall(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
     assert {name: spans for name, spans in found.items() if spans} == {}
+    returned = [span for path in (site / "api").glob("*.html") for span in RETURNED.findall(path.read_text("utf-8"))]
+    assert len(returned) > 10
+    assert [
+        span for span in returned if "``" in span
+    ] == []  # a colon in the first line, before which griffe sees a type
     api = (site / "api" / "matching.html").read_text(encoding="utf-8")
     assert "stored pixels of image 0" in api  # a field's comment
     assert "the model that made the descriptions" in api  # behind a string
