@@ -75,17 +75,20 @@ def stage(folder: Path) -> None:
 
 
 def build(out: Path) -> int:
-    """Make the site in the folder ``out``; the exit code of Zensical, which is not 0 after any warning."""
+    """Make the site in the folder ``out``; not 0 after a warning, of Zensical or of griffe, which reads docstrings."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         stage(folder)
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT / DOCS), os.environ.get("PYTHONPATH", "")])
         command = [sys.executable, "-m", "zensical", "build", "--strict"]
-        done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, check=False)
-        if done.returncode == 0:
-            shutil.rmtree(out, ignore_errors=True)
-            shutil.move(folder / "site", out)
-        return done.returncode
+        environment = {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+        sys.stderr.write(done.stderr)
+        if done.returncode or re.search(r"^griffe: ", done.stderr, re.MULTILINE):
+            return done.returncode or 1
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.move(folder / "site", out)
+        return 0
 
 
 def main() -> int:

@@ -1,20 +1,23 @@
 """What the manual's pages of the API need beyond docstrings, as an extension of griffe, which reads the source.
 
 Docstrings refer to others by Sphinx's roles, which become links where the manual has what they name. Fields of
-dataclasses have their shapes and meaning in a comment behind them, which becomes their docstring.
+dataclasses have their shapes and meaning in a comment behind them, which becomes their docstring. Defaults that are
+constants of ``_choices.py`` are shown by their value.
 """
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
 from typing import Any
 
 import griffe
 
 import steerers
+from steerers import _choices
 
 ROLE = re.compile(r":(class|func|meth|attr|data|mod|exc):`(~?)([\w.]+)`")
-COMMENT = re.compile(r"^\s*\w+: [^#\"']*?#\s*(.+)$")
 
 
 def full_name(name: str, role: str, obj: griffe.Object) -> str:
@@ -28,8 +31,20 @@ def full_name(name: str, role: str, obj: griffe.Object) -> str:
     return f"{obj.module.path}.{name}"
 
 
+def comment_of(line: str) -> str:
+    """The comment behind a line of code, without its mark; empty if there is none."""
+    tokens = tokenize.generate_tokens(io.StringIO(line.strip()).readline)
+    return "".join(token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT)
+
+
+def by_value(default: Any) -> Any:
+    """A default as it is, or its value where it is a constant that users choose by."""
+    value = vars(_choices).get(str(default))
+    return repr(value) if isinstance(value, str | int) else default
+
+
 class Docstrings(griffe.Extension):
-    """Links for roles, and docstrings for fields."""
+    """Links for roles, docstrings for fields, values of constants."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         def link(found: re.Match[str]) -> str:
@@ -40,8 +55,13 @@ class Docstrings(griffe.Extension):
         if obj.docstring:
             obj.docstring.value = ROLE.sub(link, obj.docstring.value)
 
+    def on_function_instance(self, *, func: griffe.Function, **_: Any) -> None:
+        for parameter in func.parameters:
+            parameter.default = by_value(parameter.default)
+
     def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
+        attr.value = by_value(attr.value)
         if attr.docstring is None and attr.lineno is not None and attr.lineno == attr.endlineno:
-            comment = COMMENT.match(attr.lines_collection[attr.filepath][attr.lineno - 1])
+            comment = comment_of(attr.lines_collection[attr.filepath][attr.lineno - 1])
             if comment:
-                attr.docstring = griffe.Docstring(comment[1], lineno=attr.lineno, parent=attr)
+                attr.docstring = griffe.Docstring(comment, lineno=attr.lineno, parent=attr)

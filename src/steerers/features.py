@@ -300,7 +300,7 @@ class Matches:
             seed: of the estimator's sampling; the same seed gives the same result.
 
         Returns:
-            ``(H, inliers)``: a (3, 3) float64 array, or ``None`` if the matches do not determine one, and a (K,)
+            ``(H, inliers)``, a (3, 3) float64 array, or ``None`` if the matches do not determine one, and a (K,)
             boolean array.
         """
         from steerers.geometry import estimate_homography

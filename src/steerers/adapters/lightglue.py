@@ -70,6 +70,8 @@ class Matcher(nn.Module):
                 stand there too; nothing depends on it.
 
         Returns:
+            A dictionary of tensors.
+
             - ``matches0`` (B, N): for each description of image 0 the number of its match, or -1; ``matches1`` (B, M)
             - ``matching_scores0`` (B, N): probabilities of the matches, 0 where there is none; ``matching_scores1``
             - ``matches``: B tensors (K, 2) of numbers into both, the best match first; ``scores``: B tensors (K,)

@@ -80,7 +80,7 @@ class VismatchMatcher(nn.Module):
         """Match two images.
 
         Returns:
-            Arrays of pixels (x, y) with the centre of the top-left one at (0, 0): ``all_kpts0`` (N, 2) and
+            Arrays of pixels (x, y) with the centre of the top-left one at (0, 0), ``all_kpts0`` (N, 2) and
             ``all_desc0`` (N, D) of image 0, ``matched_kpts0`` (K, 2) and ``matched_confidences`` (K,), ``inlier_kpts0``
             (I, 2), which agree with the homography ``H`` (3, 3) from image 0 to image 1, or None, and their number
             ``num_inliers``; of image 1 likewise. Beyond what vismatch has: ``angle``, the rotation in degrees,

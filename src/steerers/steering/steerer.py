@@ -182,7 +182,7 @@ class Steerer(nn.Module):
                 C_n it must be a multiple of 2 pi / n.
 
         Returns:
-            (..., D), not normalised: a learned steerer does not keep lengths.
+            (..., D), not normalised, since a learned steerer does not keep lengths.
         """
         descriptions = as_tensor("descriptions", descriptions)
         if not descriptions.is_floating_point():
