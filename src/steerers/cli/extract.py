@@ -81,7 +81,7 @@ COMMAND = Command(
     "adds photographs that have come since. If OUT ends in .h5, all goes into that one file.",
     example="""\
   steerers extract photos -o collection
-  steerers extract photos -o collection --device cuda --shard $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT
+  steerers extract photos -o collection --device cuda --shard 2/8
   steerers extract photos -o features.h5 --num-keypoints 4096
 """,
     options=(

@@ -27,7 +27,7 @@ COMMAND = Command(
     "goes on where it was interrupted, and with pairs that have come since.",
     example="""\
   steerers match-pairs collection
-  steerers match-pairs collection --device cuda --shard $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT
+  steerers match-pairs collection --device cuda --shard 2/8
 """,
     options=(
         options.OUT,
