@@ -188,7 +188,8 @@ def _match_all(
         pairs[names[i], names[j]] = PairMatches(indices, np.ones(len(indices), np.float32), angle, angles)
     collection.set_pairs(pairs)
     collection.set_matching({"strategy": "synthetic"})
-    for number, shard in enumerate(collection.match_shards()):
+    collection.plan_matches()
+    for number in range(len(collection.match_shards())):
         with collection.write_matches(number) as writer:
-            for pair in shard:
+            for pair in collection.pairs_in(number):
                 writer.add(pair, pairs[pair])
