@@ -5,7 +5,13 @@ from steerers.collection.manifest import Extraction, Manifest
 from steerers.collection.mapping import MappingOptions
 from steerers.collection.matching import match_pairs
 from steerers.collection.pairing import Choice, choose_pairs
-from steerers.collection.reconstruction import ReconstructionOptions, Result, reconstruct, reconstruct_matched
+from steerers.collection.reconstruction import (
+    ReconstructionOptions,
+    Result,
+    default_choice,
+    reconstruct,
+    reconstruct_matched,
+)
 from steerers.collection.store import Collection, Count, PairMatches, Photograph
 from steerers.collection.two_view import VerificationOptions
 from steerers.collection.verification import Verified, verify
@@ -26,6 +32,7 @@ __all__ = [
     "VerificationOptions",
     "Verified",
     "choose_pairs",
+    "default_choice",
     "extract",
     "extract_to_file",
     "match_pairs",
