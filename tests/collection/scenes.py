@@ -15,6 +15,7 @@ from steerers.collection.georeference import Position
 from steerers.collection.store import Collection, PairMatches
 from steerers.features import Features
 from steerers.images.exif import Taken
+from steerers.matching.fingerprints import describe_strategy
 
 SIZE = (640, 480)
 FOCAL = 600.0
@@ -187,8 +188,9 @@ def _match_all(
         angles = (angle + rng.normal(0, 4, len(indices))).astype(np.float32)
         pairs[names[i], names[j]] = PairMatches(indices, np.ones(len(indices), np.float32), angle, angles)
     collection.set_pairs(pairs)
-    collection.set_matching({"strategy": "synthetic"})
-    for number, shard in enumerate(collection.match_shards()):
+    collection.set_matching(describe_strategy(collection.load_pipeline().strategy))
+    collection.plan_matches()
+    for number in range(len(collection.match_shards())):
         with collection.write_matches(number) as writer:
-            for pair in shard:
+            for pair in collection.pairs_in(number):
                 writer.add(pair, pairs[pair])

@@ -30,6 +30,7 @@ from steerers._files import atomic_write, write_text
 if TYPE_CHECKING:
     import PIL.Image
 
+    from steerers.collection.two_view import VerificationOptions
     from steerers.steering.representations import Order
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
@@ -196,6 +197,34 @@ def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
     options["weights"] = arguments.weights or ()
     threshold = getattr(arguments, "threshold", None)
     return options if threshold is None else {**options, "threshold": threshold}
+
+
+VERIFICATION = (
+    Option(
+        "--max-distance",
+        "of an inlier from its epipolar line, in pixels of the shrunk image (default: %(default)s)",
+        above_zero,
+        "PX",
+        1.5,
+    ),
+    Option("--min-inliers", "of a pair that is verified (default: %(default)s)", positive, "N", 15),
+    flag("--keep-contradicted", "also use pairs whose rotations contradict their triangles"),
+)
+"""How matched pairs are verified."""
+CAMERAS = Option(
+    "--cameras",
+    "that share their parameters: auto (as EXIF data say), one (all photographs of one size) or each (none; default: "
+    "%(default)s)",
+    default="auto",
+    choices=("auto", "one", "each"),
+)
+
+
+def verification(arguments: argparse.Namespace) -> VerificationOptions:
+    """What :data:`VERIFICATION` asks for."""
+    from steerers.collection.two_view import VerificationOptions
+
+    return VerificationOptions(arguments.max_distance, arguments.min_inliers)
 
 
 def share(text: str) -> tuple[int, int]:

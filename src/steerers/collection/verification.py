@@ -17,7 +17,7 @@ from steerers.collection.shards import Shards, cut
 from steerers.collection.store import PAIRS_A_SHARD, Collection, Pair, Photograph
 from steerers.collection.two_view import TwoView, VerificationOptions, View, verify_pair
 
-AT_ONCE = 64
+AT_ONCE = 16
 """Pairs that are spread over the threads together."""
 
 

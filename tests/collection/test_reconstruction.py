@@ -13,9 +13,8 @@ import pytest
 
 from collection.scenes import Scene, make_collection, make_scene
 from helpers import contents
-from steerers.collection import reconstruct
 from steerers.collection.georeference import Position, from_enu
-from steerers.collection.reconstruct import ReconstructionOptions, Result, reconstruct_matched
+from steerers.collection.reconstruction import DATABASE, ReconstructionOptions, Result, reconstruct_matched
 
 pycolmap = pytest.importorskip("pycolmap")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -155,5 +154,5 @@ def test_without_pycolmap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_contradicted_pairs_on_request(tmp_path: Path) -> None:
     collection = make_collection(tmp_path / "out", [make_scene(6, points=200)], false_pairs=[(1, 4)])
     reconstruct_matched(collection, ReconstructionOptions(keep_contradicted=True))
-    with pycolmap.Database.open(tmp_path / "out" / reconstruct.DATABASE) as database:
+    with pycolmap.Database.open(tmp_path / "out" / DATABASE) as database:
         assert database.num_verified_image_pairs() == 15

@@ -1,23 +1,36 @@
-"""From matched pairs to a reconstruction, or all the way from a folder of photographs."""
+"""All the way from a folder of photographs to a reconstruction, or from its matched pairs."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from steerers._choices import DEFAULT_MODEL
 from steerers._console import tell
-from steerers._files import write_text
+from steerers._files import StrPath, write_text
 from steerers.collection.colmap import Cameras, import_pycolmap, write_database
+from steerers.collection.extraction import extract
 from steerers.collection.georeference import Position
 from steerers.collection.mapping import MappingOptions, Placed, map_database, write_geojson, write_points
+from steerers.collection.matching import match_pairs
+from steerers.collection.pairing import Choice, choose_pairs
 from steerers.collection.report import draw_report
-from steerers.collection.store import Collection
+from steerers.collection.store import PAIRS, Collection, Photograph
 from steerers.collection.summary import Model, sentences, summarise
 from steerers.collection.two_view import VerificationOptions
 from steerers.collection.verification import Verified, verify, view_of
 
+if TYPE_CHECKING:
+    import torch
+
+FEW = 100
+"""Up to so many photographs, all pairs are matched by default."""
+CHOSEN = "pairs.sha256"
+"""Beside ``pairs.txt``, if it was chosen by default and may be chosen again."""
 DATABASE, SPARSE, POINTS, GEOJSON, ORIGIN, REPORT, NUMBERS = (
     "colmap/database.db", "sparse", "points.ply", "cameras.geojson", "origin.json", "report.html", "report.json",
 )  # fmt: skip
@@ -55,6 +68,82 @@ class Result:
     numbers: dict[str, Any]
     sentences: list[str]
     models: list[Any]
+
+
+def reconstruct(
+    photos: StrPath,
+    out: StrPath,
+    model: str = DEFAULT_MODEL,
+    *,
+    choice: Choice | None = None,
+    options: ReconstructionOptions | None = None,
+    matching: Mapping[str, Any] | None = None,
+    device: str | torch.device = "cpu",
+    weights: Sequence[StrPath] = (),
+    retry: bool = False,
+    strict: bool = False,
+    **extraction: Any,
+) -> Result:
+    """Reconstruct a folder of photographs, in any orientation: extract, choose pairs, match, verify, map, report.
+
+    Every step begins where it was left, in this or another process, so that after an interruption the same call goes
+    on. :func:`reconstruct_matched` says what is written.
+
+    Args:
+        photos: a folder; photographs below it count too.
+        out: the folder of the collection, see :meth:`Collection.create`, which also takes ``extraction``.
+        choice: of pairs; by default :func:`default_choice`, or what ``pairs.txt`` has if that was made otherwise.
+        matching: options of :func:`steerers.load` for matching, such as ``strategy``.
+        retry: try photographs again that could not be read.
+        strict: raise an error if one cannot be read.
+
+    Raises:
+        ImportError: naming the extra, without pycolmap.
+        ValueError: if there are fewer than two photographs, or what is in ``out`` was made in another way.
+        OSError: naming the file, if one cannot be written.
+    """
+    import_pycolmap()
+    collection = Collection.create(out, photos, model, weights=weights, **extraction)
+    extract(collection, device=device, weights=weights, retry=retry)
+    _check_failures(collection, strict)
+    _choose(collection, choice, device, weights)
+    match_pairs(collection, device=device, weights=weights, **(matching or {}))
+    return reconstruct_matched(collection, options)
+
+
+def default_choice(photographs: Sequence[Photograph]) -> Choice:
+    """All pairs of up to :data:`FEW` photographs; of more, those that are similar, and near by name and by GPS."""
+    if len(photographs) <= FEW:
+        return Choice(exhaustive=True)
+    placed = sum(photograph.position is not None for photograph in photographs)
+    return Choice(similar=20, sequential=5, gps=20 if placed > 1 else None)
+
+
+def _check_failures(collection: Collection, strict: bool) -> None:
+    failed, done = collection.failures(), collection.status()["photographs"].done
+    if failed and (strict or not done):
+        name, reason = next(iter(failed.items()))
+        raise ValueError(f"photographs that could not be read: {len(failed)}, such as {name}: {reason}")
+
+
+def _choose(
+    collection: Collection, choice: Choice | None, device: str | torch.device, weights: Sequence[StrPath]
+) -> None:
+    """Choose pairs, unless there are some that were not chosen here by default."""
+    ours, path = collection.folder / CHOSEN, collection.folder / PAIRS
+    if choice is None and path.is_file() and not (ours.is_file() and ours.read_text("utf-8") == _checksum(path)):
+        tell(f"pairs as in {path}")
+        return
+    asked = choice or default_choice(collection.photographs())
+    choose_pairs(collection, asked, device=device, weights=weights)
+    if choice is None:
+        write_text(ours, _checksum(path))
+    else:
+        ours.unlink(missing_ok=True)
+
+
+def _checksum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def reconstruct_matched(collection: Collection, options: ReconstructionOptions | None = None) -> Result:
