@@ -277,6 +277,8 @@ class _Views:
         if index:
             reduced = F.interpolate(reduced, size=shape, mode="bicubic", align_corners=False, antialias=True)
             valid = None if valid is None else F.interpolate(valid, size=shape, mode="area")
+        if valid is not None:  # what is smoothed looks three pixels far
+            valid = 1 - F.max_pool2d(1 - valid, 7, stride=1, padding=3)
         return _Level(_interpolated(reduced[0, 0])[None, None], valid, size, size / full)
 
 
@@ -309,12 +311,26 @@ class _Patches:
 
     def __init__(self, level: _Level, centres: Tensor, radius: int) -> None:
         self.radius, self.grid = radius, _square(radius, centres)  # (P, 2)
-        wide = level.at(centres[:, None] + _square(radius + 1, centres)).view(-1, 2 * radius + 3, 2 * radius + 3)
+        wide = level.at(centres[:, None] + _square(radius + 2, centres)).unflatten(1, (2 * radius + 5, -1))
         self.inside = level.inside(centres[:, None] + self.grid)  # (K, P)
         self.window = torch.exp(-0.5 * (self.grid / (radius / 2)).square().sum(dim=1))  # (P,)
-        self.values = wide[:, 1:-1, 1:-1].flatten(1)  # (K, P)
-        slope_x, slope_y = wide[:, 1:-1, 2:] - wide[:, 1:-1, :-2], wide[:, 2:, 1:-1] - wide[:, :-2, 1:-1]
-        self.slopes = torch.stack([slope_x.flatten(1), slope_y.flatten(1)], dim=-1) / 2  # (K, P, 2)
+        self.values = self._shifted(wide, 0, 0)  # (K, P)
+        slopes = [self._slope(wide, 1, 0), self._slope(wide, 0, 1)]
+        self.slopes = torch.stack(slopes, dim=-1)  # (K, P, 2)
+        around = sum(self._shifted(wide, *step) for step in ((1, 0), (-1, 0), (0, 1), (0, -1)))
+        self.laplacians = around - 4 * self.values  # (K, P): how the values change with the sharpness
+
+    @staticmethod
+    def _shifted(wide: Tensor, x: int, y: int) -> Tensor:
+        """(K, P) the patches, so many pixels to the right and below, of (K, p + 4, p + 4) ones."""
+        side = wide.shape[1] - 4
+        return wide[:, 2 + y : 2 + y + side, 2 + x : 2 + x + side].flatten(1)
+
+    def _slope(self, wide: Tensor, x: int, y: int) -> Tensor:
+        """(K, P) derivatives along a direction, of fourth order: of waves of three pixels half would be missing by the
+        second, and steps that are twice too long do not settle."""
+        near = self._shifted(wide, x, y) - self._shifted(wide, -x, -y)
+        return (8 * near - self._shifted(wide, 2 * x, 2 * y) + self._shifted(wide, -2 * x, -2 * y)) / 12
 
 
 class _Registered(NamedTuple):
@@ -350,7 +366,8 @@ def _register(patches: _Patches, level: _Level, centres: Tensor, linear: Tensor,
     enough = weight.sum(dim=1) > 0.7 * patches.window.sum()
     weight = weight / weight.sum(dim=1, keepdim=True).clamp(min=1e-12)
     template, contrast = _normalised(patches.values, weight)
-    jacobian = _jacobian(patches, template, contrast, weight)  # (K, P, 6)
+    nuisances = (template, _sharpness(patches, template, weight))
+    jacobian = _jacobian(patches, contrast, weight, nuisances)  # (K, P, 6)
     weighted = jacobian.mT * weight[:, None]  # (K, 6, P)
     normal = weighted @ jacobian
     damping = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0, 1.0]).to(normal) * DAMPING
@@ -369,14 +386,19 @@ def _register(patches: _Patches, level: _Level, centres: Tensor, linear: Tensor,
             break
     values, _ = _normalised(level.at(_mapped(centre, linear, patches.grid)), weight)
     final = (weight * values * template).sum(dim=1)
-    covariance = _covariance(patches, weighted, damped, 1 - final)
+    residual = values - template
+    for nuisance in nuisances:
+        residual = residual - nuisance * (weight * nuisance * residual).sum(dim=1, keepdim=True)
+    covariance = _covariance(patches, weighted, normal, (weight * residual.square()).sum(dim=1))
     deviation = torch.linalg.eigvalsh(covariance)[:, -1].sqrt()
     shift = torch.linalg.solve(linear, (start - centre)[..., None])[..., 0]  # (K, 2) pixels of the template
+    plainest = torch.linalg.eigvalsh(normal[:, :2, :2])[:, 0]
     stretch = torch.linalg.det(linear) / torch.linalg.det(first)
     good = (
         enough & (final >= options.min_correlation) & (final >= correlation) & (shift.norm(dim=1) <= options.max_shift)
     )
     good &= (deviation <= options.max_deviation) & (stretch > 0.5) & (stretch < 2) & (contrast > MIN_CONTRAST)
+    good &= plainest > MIN_SLOPE
     doubtful = (good & (shift.norm(dim=1) > 0.8)).nonzero()[:, 0]  # others are not nearly as near to another place
     good[doubtful] &= ~_repeats(
         patches,
@@ -394,6 +416,11 @@ DAMPING = 0.3
 """Of the linear part, relative to the mean of the normal equations' diagonal: it is nearly known."""
 MIN_CONTRAST = 1e-3
 """Least standard deviation of a patch, of values in [0, 1]."""
+MIN_SLOPE = 2e-4
+"""Least mean square of the slope, of a patch of variance 1, in the direction in which it changes least: what changes
+less is an edge, along which a place cannot be told. A wave of 30 pixels has 0.04."""
+FITTED = 9
+"""Numbers that are fitted to a patch: six of the map, brightness, contrast and sharpness."""
 SETTLED = 2e-3
 """Pixels: the search ends when hardly a place moves farther in a step."""
 
@@ -405,30 +432,45 @@ def _normalised(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return values / contrast.clamp(min=1e-9)[:, None], contrast
 
 
-def _jacobian(patches: _Patches, template: Tensor, contrast: Tensor, weight: Tensor) -> Tensor:
-    """(K, P, 6) derivatives of normalised patches by translation and by the linear part, times the radius."""
+def _sharpness(patches: _Patches, template: Tensor, weight: Tensor) -> Tensor:
+    """(K, P) how the normalised template changes with the sharpness of the image, but for brightness and contrast;
+    normalised, or 0 where it changes in those alone, as waves of one length do."""
+    change, contrast = _normalised(patches.laplacians, weight)
+    change = change - template * (weight * template * change).sum(dim=1, keepdim=True)
+    change, rest = _normalised(change, weight)
+    return change * ((rest > 1e-2) & (contrast > 0))[:, None]
+
+
+def _jacobian(patches: _Patches, contrast: Tensor, weight: Tensor, nuisances: tuple[Tensor, ...]) -> Tensor:
+    """(K, P, 6) derivatives of normalised patches by translation and by the linear part, times the radius.
+
+    Brightness, contrast and sharpness may be anything: what looks like a change of them tells nothing.
+    """
     slopes = patches.slopes / contrast.clamp(min=1e-9)[:, None, None]  # (K, P, 2)
     products = slopes[..., None] * (patches.grid / patches.radius)[:, None]  # (K, P, 2, 2)
     jacobian = torch.cat([slopes, products.flatten(2)], dim=2)
-    # Brightness and contrast may be anything: what looks like a change of them tells nothing.
     jacobian = jacobian - (weight[..., None] * jacobian).sum(dim=1, keepdim=True)
-    along = (weight * template)[:, None] @ jacobian  # (K, 1, 6)
-    return jacobian - template[..., None] * along
+    for nuisance in nuisances:
+        jacobian = jacobian - nuisance[..., None] * ((weight * nuisance)[:, None] @ jacobian)
+    return jacobian
 
 
-def _covariance(patches: _Patches, weighted: Tensor, damped: Tensor, misfit: Tensor) -> Tensor:
+def _covariance(patches: _Patches, weighted: Tensor, normal: Tensor, variance: Tensor) -> Tensor:
     """(K, 2, 2) of the translation, for noise that was white before the images were smoothed.
 
-    Of the residuals, whose variance is twice ``misfit``, neighbouring ones are alike: what they do to the normal
-    equations is what white noise does to their smoothed rows.
+    Of the residuals, which have that ``variance``, neighbouring ones are alike: what they do to the normal equations is
+    what white noise does to their smoothed rows.
     """
     side = 2 * patches.radius + 1
     taps = torch.arange(side + 6).to(weighted)[:, None] - torch.arange(side).to(weighted) - 3  # (p + 6, p)
     smoothing = torch.exp(-0.5 * (taps / BLUR) ** 2) * (taps.abs() <= 3)
     smoothing = smoothing / smoothing[:, 3].sum()
     rows = (smoothing @ weighted.reshape(len(weighted), 6, side, side) @ smoothing.mT).flatten(2)  # (K, 6, (p + 6)^2)
-    white = 2 * misfit.clamp(min=1e-6) / smoothing[:, 3].square().sum() ** 2
-    inverse = torch.linalg.inv(damped)
+    independent = patches.window.sum() ** 2 / patches.window.square().sum() / (2 * math.pi * BLUR**2)  # pixels
+    variance = variance.clamp(min=1e-6) / (1 - FITTED / independent).clamp(min=0.2)
+    white = variance / smoothing[:, 3].square().sum() ** 2
+    level = normal.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
+    inverse = torch.linalg.inv(normal + (1e-3 * level + 1e-9) * torch.eye(6).to(normal))
     covariance: Tensor = inverse @ (rows @ rows.mT) @ inverse.mT  # (K, 6, 6)
     return covariance[:, :2, :2] * white[:, None, None]
 
