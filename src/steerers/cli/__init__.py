@@ -23,6 +23,7 @@ from steerers._version import __version__
 
 COMMANDS = {
     "match": "match two images",
+    "reconstruct": "reconstruct a folder of photographs with COLMAP",
     "extract": "extract the features of many photographs",
     "pairs": "choose which photographs of a collection are matched",
     "match-pairs": "match the pairs of a collection",
@@ -35,7 +36,7 @@ COMMANDS = {
     "data": "look after training data",
     "eval": "run a benchmark",
     "bench": "measure speed and memory",
-    "export": "write a model as ONNX",
+    "export": "write a model as ONNX, or a collection for COLMAP, hloc or OpenSfM",
 }
 """The modules of this folder that are commands, and what each does, in the order of the help."""
 OUT_OF_MEMORY = "not enough memory for this; ask for smaller images or tiles, fewer keypoints or a smaller batch"

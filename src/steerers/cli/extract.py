@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _extract_to_file(arguments)
     from steerers.collection import Collection, Share, extract
 
-    told = _extraction(arguments)
+    told = extraction_of(arguments)
     size = arguments.shard_size
     collection = Collection.create(
         out, arguments.photos, told.pop("model"), weights=arguments.weights or (), shard_size=size, **told
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _extraction(arguments: argparse.Namespace) -> dict[str, Any]:
+def extraction_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of :class:`steerers.collection.Extraction`."""
     told = options.matcher_options(arguments)
     del told["device"], told["weights"]
@@ -55,7 +55,7 @@ def _extract_to_file(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name):
             raise ValueError(f"--{name.replace('_', '-')} goes with a folder, and {arguments.out} is one file")
     options.check_output(arguments.out)
-    extraction = Extraction(**_extraction(arguments))
+    extraction = Extraction(**extraction_of(arguments))
     how = {"batch": arguments.batch, "device": arguments.device, "weights": arguments.weights or ()}
     failed = extract_to_file(arguments.out, arguments.photos, extraction, **how)
     options.say_wrote(arguments.out)

@@ -30,6 +30,7 @@ from steerers._files import atomic_write, write_text
 if TYPE_CHECKING:
     import PIL.Image
 
+    from steerers.collection.two_view import VerificationOptions
     from steerers.steering.representations import Order
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
@@ -181,7 +182,8 @@ IMAGES = (
     EXIF,
 )
 COMPUTING = (DEVICE, precision())
-MATCHER: Options = (*MODEL, STEERER, *STRATEGY, *IMAGES, *COMPUTING)
+REFINE = flag("--refine", "register the two patches of every match: places to a small fraction of a pixel")
+MATCHER: Options = (*MODEL, STEERER, *STRATEGY, *IMAGES, REFINE, *COMPUTING)
 """What :func:`steerers.load` takes."""
 
 
@@ -189,12 +191,40 @@ def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments for :func:`steerers.load`, of those of :data:`MATCHER` that a command has."""
     same = (
         "detector", "steerer", "strategy", "order", "angles", "num_keypoints", "max_size", "resize", "exif", "device",
-        "precision", "tile",
+        "precision", "tile", "refine",
     )  # fmt: skip
     options = {name: getattr(arguments, name) for name in same if hasattr(arguments, name)}
     options["weights"] = arguments.weights or ()
     threshold = getattr(arguments, "threshold", None)
     return options if threshold is None else {**options, "threshold": threshold}
+
+
+VERIFICATION = (
+    Option(
+        "--max-distance",
+        "of an inlier from its epipolar line, in pixels of the shrunk image (default: %(default)s)",
+        above_zero,
+        "PX",
+        1.5,
+    ),
+    Option("--min-inliers", "of a pair that is verified (default: %(default)s)", positive, "N", 15),
+    flag("--keep-contradicted", "also use pairs whose rotations contradict their triangles"),
+)
+"""How matched pairs are verified."""
+CAMERAS = Option(
+    "--cameras",
+    "that share their parameters: auto (as EXIF data say), one (all photographs of one size) or each (none; default: "
+    "%(default)s)",
+    default="auto",
+    choices=("auto", "one", "each"),
+)
+
+
+def verification(arguments: argparse.Namespace) -> VerificationOptions:
+    """What :data:`VERIFICATION` asks for."""
+    from steerers.collection.two_view import VerificationOptions
+
+    return VerificationOptions(arguments.max_distance, arguments.min_inliers)
 
 
 def share(text: str) -> tuple[int, int]:

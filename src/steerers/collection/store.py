@@ -313,7 +313,9 @@ class Collection:
         indices, scores = self._matches.read(key, "indices", "scores")
         angles = self._matches.read(key, "angles")[0] if row.get("angles") else None
         with _naming(self._matches.path(self._matches.shard_of(key) or 0)):
-            check_matches(row["angle"], angles, {"indices": indices, "scores": scores})
+            check_matches(
+                row["angle"], {"indices": indices, "scores": scores, **({} if angles is None else {"angles": angles})}
+            )
         return PairMatches(indices, scores, row["angle"], angles)
 
     def status(self) -> dict[str, Count]:

@@ -1,0 +1,88 @@
+"""``steerers reconstruct PHOTOS -o OUT``: from a folder of photographs, in any orientation, to a COLMAP model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from steerers._console import Option, flag, one_of, positive
+from steerers.cli import options
+from steerers.cli.extract import FILES, extraction_of
+from steerers.cli.options import Command
+from steerers.cli.pairs import CHOICE, choice_of
+
+MAPPERS = ("incremental", "global")
+MATCHING: tuple[str, ...] = ("steerer", "strategy", "order", "angles", "threshold")
+"""Options of :func:`steerers.load` that are about matching alone."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what is left, and say what came of it."""
+    if arguments.out.suffix.lower() in FILES:
+        raise ValueError(f"a reconstruction is a folder, and {arguments.out} looks like a file")
+    from steerers.collection import Choice, MappingOptions, ReconstructionOptions, reconstruct
+
+    mapping = MappingOptions(arguments.mapper, arguments.min_model_size, arguments.max_error, arguments.seed)
+    how = ReconstructionOptions(
+        options.verification(arguments), mapping, arguments.cameras, arguments.keep_contradicted, not arguments.no_gps
+    )
+    asked, told = choice_of(arguments), extraction_of(arguments)
+    matching = {name: told.pop(name) for name in MATCHING if name in told}
+    result = reconstruct(
+        arguments.photos,
+        arguments.out,
+        told.pop("model"),
+        choice=Choice(**asked) if any(asked.values()) else None,
+        options=how,
+        matching=matching,
+        device=arguments.device,
+        weights=arguments.weights or (),
+        retry=arguments.retry,
+        strict=arguments.strict,
+        **told,
+    )
+    report = result.folder / "report.html"
+    if not result.models:
+        raise ValueError(f"{result.sentences[0]} (see {report})")
+    for sentence in result.sentences:
+        options.say(sentence)
+    options.say_wrote(result.folder / "sparse", report)
+    return 0
+
+
+COMMAND = Command(
+    description="Reconstruct a folder of photographs, in any orientation: extract features, choose pairs, match, "
+    "verify, leave out pairs whose rotations contradict their triangles, map with COLMAP, align to GPS. OUT/sparse/0 "
+    "is the largest model, OUT/report.html tells how it went. Interrupted, it goes on where it was. Needs "
+    "steerers[colmap].",
+    example="""\
+  steerers reconstruct photos -o out
+  steerers reconstruct photos -o out --num-keypoints 4096 --mapper global --device cuda
+  steerers reconstruct photos -o out --sequential 10 --loop --cameras one
+""",
+    options=(
+        Option("photos", "a folder of photographs", Path, "PHOTOS"),
+        Option("-o --out", "a folder", Path, "OUT", required=True),
+        *options.MATCHER,
+        flag("--float32", "keep descriptions as float32, in twice the room (default: float16)"),
+        *CHOICE,
+        *options.VERIFICATION,
+        options.CAMERAS,
+        Option(
+            "--mapper", "incremental or global (default: %(default)s)", one_of("mapper", MAPPERS), "NAME", MAPPERS[0]
+        ),
+        Option("--min-model-size", "photographs of a model, at least (default: %(default)s)", positive, "N", 3),
+        Option(
+            "--max-error",
+            "largest reprojection error, in pixels of the shrunk image (default: %(default)s)",
+            options.above_zero,
+            "PX",
+            4.0,
+        ),
+        flag("--no-gps", "do not align the model to GPS positions"),
+        Option("--seed", "of the mapper (default: %(default)s)", int, "N", 0),
+        flag("--retry", "try photographs again that could not be read"),
+        flag("--strict", "end with an error if a photograph cannot be read"),
+    ),
+    run=run,
+)

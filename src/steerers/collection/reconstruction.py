@@ -1,0 +1,235 @@
+"""All the way from a folder of photographs to a reconstruction, or from its matched pairs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steerers._choices import DEFAULT_MODEL
+from steerers._console import tell
+from steerers._files import StrPath, write_text
+from steerers.collection.colmap import Cameras, import_pycolmap, write_database
+from steerers.collection.extraction import extract
+from steerers.collection.georeference import Position
+from steerers.collection.mapping import MappingOptions, Placed, map_database, write_geojson, write_points
+from steerers.collection.matching import match_pairs
+from steerers.collection.pairing import Choice, choose_pairs
+from steerers.collection.report import draw_report
+from steerers.collection.store import PAIRS, Collection, Photograph
+from steerers.collection.summary import Model, sentences, summarise
+from steerers.collection.two_view import VerificationOptions
+from steerers.collection.verification import Verified, verify, view_of
+
+if TYPE_CHECKING:
+    import torch
+
+FEW = 100
+"""Up to so many photographs, all pairs are matched by default."""
+CHOSEN = "pairs.sha256"
+"""Beside ``pairs.txt``, if it was chosen by default and may be chosen again."""
+DATABASE, SPARSE, POINTS, GEOJSON, ORIGIN, REPORT, NUMBERS = (
+    "colmap/database.db", "sparse", "points.ply", "cameras.geojson", "origin.json", "report.html", "report.json",
+)  # fmt: skip
+"""What a reconstruction writes into the folder of its collection."""
+
+
+@dataclass(frozen=True)
+class ReconstructionOptions:
+    """What is done with matched pairs.
+
+    Attributes:
+        cameras: which photographs share the parameters of a camera, see :data:`steerers.collection.colmap.CAMERAS`.
+        keep_contradicted: also use pairs whose rotations contradict their triangles.
+        gps: bring models to metres by GPS where photographs have positions.
+    """
+
+    verification: VerificationOptions = field(default_factory=VerificationOptions)
+    mapping: MappingOptions = field(default_factory=MappingOptions)
+    cameras: Cameras = "auto"
+    keep_contradicted: bool = False
+    gps: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A reconstruction.
+
+    Attributes:
+        folder: where everything lies.
+        numbers: of the report, as in ``report.json``; ``sentences`` are what it says in words.
+        models: ``pycolmap.Reconstruction`` each, the largest first, in metres where GPS placed them.
+    """
+
+    folder: Path
+    numbers: dict[str, Any]
+    sentences: list[str]
+    models: list[Any]
+
+
+def reconstruct(
+    photos: StrPath,
+    out: StrPath,
+    model: str = DEFAULT_MODEL,
+    *,
+    choice: Choice | None = None,
+    options: ReconstructionOptions | None = None,
+    matching: Mapping[str, Any] | None = None,
+    device: str | torch.device = "cpu",
+    weights: Sequence[StrPath] = (),
+    retry: bool = False,
+    strict: bool = False,
+    **extraction: Any,
+) -> Result:
+    """Reconstruct a folder of photographs, in any orientation: extract, choose pairs, match, verify, map, report.
+
+    Every step begins where it was left, in this or another process, so that after an interruption the same call goes
+    on. :func:`reconstruct_matched` says what is written.
+
+    Args:
+        photos: a folder; photographs below it count too.
+        out: the folder of the collection, see :meth:`Collection.create`, which also takes ``extraction``.
+        choice: of pairs; by default :func:`default_choice`, or what ``pairs.txt`` has if that was made otherwise.
+        matching: options of :func:`steerers.load` for matching, such as ``strategy``.
+        retry: try photographs again that could not be read.
+        strict: raise an error if one cannot be read.
+
+    Raises:
+        ImportError: naming the extra, without pycolmap.
+        ValueError: if there are fewer than two photographs, or what is in ``out`` was made in another way.
+        OSError: naming the file, if one cannot be written.
+    """
+    import_pycolmap()
+    collection = Collection.create(out, photos, model, weights=weights, **extraction)
+    extract(collection, device=device, weights=weights, retry=retry)
+    _check_failures(collection, strict)
+    _choose(collection, choice, device, weights)
+    match_pairs(collection, device=device, weights=weights, **(matching or {}))
+    return reconstruct_matched(collection, options)
+
+
+def default_choice(photographs: Sequence[Photograph]) -> Choice:
+    """All pairs of up to :data:`FEW` photographs; of more, those that are similar, and near by name and by GPS."""
+    if len(photographs) <= FEW:
+        return Choice(exhaustive=True)
+    placed = sum(photograph.position is not None for photograph in photographs)
+    return Choice(similar=20, sequential=5, gps=20 if placed > 1 else None)
+
+
+def _check_failures(collection: Collection, strict: bool) -> None:
+    failed, done = collection.failures(), collection.status()["photographs"].done
+    if failed and (strict or not done):
+        name, reason = next(iter(failed.items()))
+        raise ValueError(f"photographs that could not be read: {len(failed)}, such as {name}: {reason}")
+
+
+def _choose(
+    collection: Collection, choice: Choice | None, device: str | torch.device, weights: Sequence[StrPath]
+) -> None:
+    """Choose pairs, unless there are some that were not chosen here by default."""
+    ours, path = collection.folder / CHOSEN, collection.folder / PAIRS
+    if choice is None and path.is_file() and not (ours.is_file() and ours.read_text("utf-8") == _checksum(path)):
+        tell(f"pairs as in {path}")
+        return
+    asked = choice or default_choice(collection.photographs())
+    choose_pairs(collection, asked, device=device, weights=weights)
+    if choice is None:
+        write_text(ours, _checksum(path))
+    else:
+        ours.unlink(missing_ok=True)
+
+
+def _checksum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def reconstruct_matched(collection: Collection, options: ReconstructionOptions | None = None) -> Result:
+    """Verify the matched pairs of a collection, map them with COLMAP, and report.
+
+    Writes the database, ``sparse/0`` and so on for every model, ``points.ply`` of the largest, with GPS
+    ``cameras.geojson`` and ``origin.json``, and ``report.html`` with its numbers in ``report.json``. Each step begins
+    where it was left; those that are done are not repeated.
+
+    Raises:
+        ImportError: naming the extra, without pycolmap.
+        ValueError: if the database that is there is of other photographs or another model.
+        OSError: naming the file, if one cannot be written.
+    """
+    options = options or ReconstructionOptions()
+    import_pycolmap()
+    folder = collection.folder
+    verified = verify(collection, options.verification)
+    _tell_pairs(verified)
+    database = folder / DATABASE
+    write_database(verified, database, cameras=options.cameras, keep_contradicted=options.keep_contradicted)
+    placed = map_database(
+        database,
+        collection.photos,
+        folder / SPARSE,
+        options.mapping,
+        positions=_positions(collection) if options.gps else None,
+        shrunk=_shrunk(verified),
+    )
+    _write_places(folder, placed)
+    shown = [Model.of(one) for one in placed]
+    numbers = summarise(verified, shown)
+    told = sentences(numbers)
+    write_text(folder / NUMBERS, json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")
+    page = draw_report(collection.photos.name, verified, shown, numbers, _settings(collection, options))
+    write_text(folder / REPORT, page)
+    verified.close()
+    return Result(folder, numbers, told, [one.model for one in placed])
+
+
+def _tell_pairs(verified: Verified) -> None:
+    tell(
+        f"{len(verified.good):,} of {len(verified.verdicts):,} pairs are explained by geometry, "
+        f"{len(verified.contradicted):,} of them contradict their triangles"
+    )
+
+
+def _shrunk(verified: Verified) -> float:
+    """Stored pixels of a pixel as it was matched; of photographs of several sizes, the most."""
+    photographs = verified.collection.photographs()
+    return max((view_of(verified.collection, photograph).shrunk for photograph in photographs), default=1.0)
+
+
+def _positions(collection: Collection) -> dict[str, Position]:
+    found = ((photograph.name, photograph.position) for photograph in collection.photographs())
+    return {name: position for name, position in found if position is not None}
+
+
+def _write_places(folder: Path, placed: list[Placed]) -> None:
+    """Write the points, the cameras on the Earth, and the origin of their frame; remove what is of another time."""
+    origin = next((one.alignment.origin for one in placed if one.alignment is not None), None)
+    if origin is None:
+        (folder / ORIGIN).unlink(missing_ok=True)
+    else:
+        names = ("latitude", "longitude", "altitude")
+        about = {"frame": "metres east, north, up", **dict(zip(names, origin.tolist(), strict=True))}
+        write_text(folder / ORIGIN, json.dumps(about, indent=1) + "\n")
+    write_geojson(placed, folder / GEOJSON)
+    if placed:
+        write_points(placed[0].model, folder / POINTS)
+    else:
+        (folder / POINTS).unlink(missing_ok=True)
+
+
+def _settings(collection: Collection, options: ReconstructionOptions) -> dict[str, Any]:
+    import pycolmap
+
+    manifest = collection.manifest
+    return {
+        "steerers": manifest.version,
+        "pycolmap": pycolmap.__version__,
+        "photographs": manifest.photos,
+        **{name: value for name, value in asdict(manifest.extraction).items() if value is not None},
+        **(manifest.matching or {}),
+        **{f"verification {name}": value for name, value in asdict(options.verification).items()},
+        **{f"mapping {name}": value for name, value in asdict(options.mapping).items()},
+        "cameras": options.cameras,
+        "keep contradicted": options.keep_contradicted,
+    }

@@ -1,0 +1,203 @@
+"""Verification of all matched pairs of a collection: their two-view geometry, and what their triangles say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steerers._console import Progress
+from steerers._parallel import spread
+from steerers.collection.rotations import Consistency, check_rotations
+from steerers.collection.shards import Shards, cut
+from steerers.collection.store import PAIRS_A_SHARD, Collection, Pair, Photograph
+from steerers.collection.two_view import TwoView, VerificationOptions, View, verify_pair
+
+AT_ONCE = 16
+"""Pairs that are spread over the threads together."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is kept in memory of a matched pair: the kind of its geometry, the number of its matches and inliers, and
+    its rotation in degrees, NaN where it is not known."""
+
+    pair: Pair
+    kind: str
+    matches: int
+    inliers: int
+    angle: float
+
+
+class Verified:
+    """The two-view geometry of the matched pairs of a collection.
+
+    Attributes:
+        collection: theirs.
+        verdicts: on all of them, in the order of their names.
+    """
+
+    def __init__(self, collection: Collection, shards: Shards) -> None:
+        self.collection, self._shards = collection, shards
+        self.verdicts = sorted(self._read(), key=lambda verdict: verdict.pair)
+
+    def _read(self) -> Iterator[Verdict]:
+        for number in range(len(self._shards.plan())):
+            for row in self._shards.table(number).rows:
+                angle = float("nan") if row["angle"] is None else float(row["angle"])
+                yield Verdict((row["name0"], row["name1"]), row["kind"], row["matches"], row["inliers"], angle)
+
+    @cached_property
+    def good(self) -> list[Verdict]:
+        """Those that geometry explains."""
+        return [verdict for verdict in self.verdicts if verdict.kind != "none"]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Of all photographs with features, sorted."""
+        return [photograph.name for photograph in self.collection.photographs()]
+
+    @cached_property
+    def consistency(self) -> Consistency:
+        """What the triangles say of the pairs in :attr:`good`."""
+        place = {name: index for index, name in enumerate(self.names)}
+        ends = [(place[first], place[second]) for first, second in (verdict.pair for verdict in self.good)]
+        found = check_rotations(
+            ends, [verdict.angle for verdict in self.good], [verdict.inliers for verdict in self.good]
+        )
+        missing = len(self.names) - len(found.orientations)
+        return Consistency(
+            found.probability,
+            found.agreeing,
+            found.contradicting,
+            np.concatenate([found.orientations, np.full(missing, np.nan)]),
+        )
+
+    @property
+    def consistent(self) -> list[Verdict]:
+        """Those in :attr:`good` that their triangles do not contradict."""
+        return [verdict for verdict, kept in zip(self.good, self.consistency.kept, strict=True) if kept]
+
+    @property
+    def contradicted(self) -> list[Verdict]:
+        """Those in :attr:`good` that their triangles contradict."""
+        return [verdict for verdict, kept in zip(self.good, self.consistency.kept, strict=True) if not kept]
+
+    def orientations(self) -> dict[str, float]:
+        """Degrees counter-clockwise by which each photograph is rotated against most of its group; of those known."""
+        found = zip(self.names, self.consistency.orientations.tolist(), strict=True)
+        return {name: degrees for name, degrees in found if not np.isnan(degrees)}
+
+    def two_view(self, pair: Pair) -> TwoView:
+        """The geometry of a pair.
+
+        Raises:
+            KeyError: if it is not verified.
+            ValueError: naming the file, if it is damaged.
+        """
+        row, (matrices, inliers) = self._shards.row(pair), self._shards.read(pair, "matrices", "inliers")
+        F, E, H = matrices.reshape(3, 3, 3)
+        angle = float("nan") if row["angle"] is None else float(row["angle"])
+        return TwoView(row["kind"], F, E, H, inliers.astype(bool), angle)
+
+    def close(self) -> None:
+        """Close the files that are open."""
+        self._shards.close()
+
+
+def verify(collection: Collection, options: VerificationOptions | None = None) -> Verified:
+    """Verify the matched pairs of a collection, on all threads; those that were before are not asked again.
+
+    What was verified by other options, or of other matches, is done anew. The same matches and options give the same
+    files.
+    """
+    options = options or VerificationOptions()
+    shards = _shards(collection)
+    about = {"verification": options.as_dict(), "matching": collection.manifest.matching}
+    _remove_others(shards, about)
+    plan = _extend(shards, collection.matched())
+    left = [number for number in range(len(plan)) if not shards.done(number)]
+    photographs = {photograph.name: photograph for photograph in collection.photographs()}
+    total, done = sum(map(len, plan)), sum(len(shard) for n, shard in enumerate(plan) if n not in left)
+    with Progress("verifying", total, "pair", done=done) as progress:
+        for number in left:
+            with shards.write(number, about) as table:
+                for some in cut(plan[number], AT_ONCE):
+                    found = spread(lambda pair: _verify(collection, photographs, _pair(pair), options), some)
+                    for pair, two_view in zip(some, found, strict=True):
+                        table.append(*_to_row(_pair(pair), two_view))
+                        progress.advance()
+    return Verified(collection, shards)
+
+
+def _shards(collection: Collection) -> Shards:
+    folder = collection.folder / "verified"
+    return Shards(
+        folder, "two-view geometries", folder / "plan.txt", 2, lambda row: (str(row["name0"]), str(row["name1"]))
+    )
+
+
+def _remove_others(shards: Shards, about: dict[str, Any]) -> None:
+    """Remove what was made in another way, or is damaged: it is made again."""
+    for number in range(len(shards.plan())):
+        if shards.done(number):
+            try:
+                same = shards.table(number).about == about
+            except ValueError:
+                same = False
+            if not same:
+                shards.close()
+                shards.path(number).unlink()
+
+
+def _extend(shards: Shards, matched: Sequence[Pair]) -> list[list[Pair]]:
+    """The plan: shards that are there stay if all of their pairs are still matched, and the rest is divided."""
+    plan, asked = shards.plan(), set(matched)
+    kept = {n for n, shard in enumerate(plan) if shards.done(n) and asked.issuperset(_pair(key) for key in shard)}
+    known = {_pair(key) for number in kept for key in plan[number]}
+    new = iter(cut([pair for pair in matched if pair not in known], PAIRS_A_SHARD))
+    there = [shard if number in kept else next(new, []) for number, shard in enumerate(plan)]
+    full = [*there, *new]
+    for number in range(len(plan)):
+        if number not in kept and shards.done(number):
+            shards.path(number).unlink()
+    shards.set_plan(full)
+    return [[_pair(key) for key in shard] for shard in full]
+
+
+def _pair(key: Sequence[str]) -> Pair:
+    first, second = key
+    return first, second
+
+
+def _verify(
+    collection: Collection, photographs: dict[str, Photograph], pair: Pair, options: VerificationOptions
+) -> TwoView:
+    matches = collection.matches(*pair)
+    points = [collection.keypoints(name)[matches.indices[:, k]] for k, name in enumerate(pair)]
+    views = view_of(collection, photographs[pair[0]]), view_of(collection, photographs[pair[1]])
+    return verify_pair(points[0], points[1], views, options, matches.angle, matches.angles)
+
+
+def view_of(collection: Collection, photograph: Photograph) -> View:
+    """What verification has to know of a photograph."""
+    most = collection.manifest.extraction.max_size
+    shrunk = 1.0 if not isinstance(most, int) else max(1.0, max(photograph.size) / most)
+    return View(photograph.size, photograph.focal, shrunk)
+
+
+def _to_row(pair: Pair, found: TwoView) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    told = {
+        "name0": pair[0],
+        "name1": pair[1],
+        "kind": found.kind,
+        "matches": len(found.inliers),
+        "inliers": int(found.inliers.sum()),
+        "angle": None if np.isnan(found.angle) else found.angle,
+    }
+    matrices = np.stack([found.F, found.E, found.H]).reshape(3, 9)
+    return told, {"matrices": matrices, "inliers": found.inliers.astype(np.uint8)}

@@ -1,0 +1,100 @@
+"""Verification of a collection: what is kept, what is done again, and what the triangles say."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collection.scenes import make_collection, make_scene
+from steerers.collection import verification
+from steerers.collection.store import Collection
+from steerers.collection.two_view import TwoView, VerificationOptions
+from steerers.collection.verification import verify, view_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The pairs that were asked for."""
+    asked: list[Any] = []
+    original = verification._verify
+
+    def verify_one(collection: Collection, photographs: Any, pair: Any, options: VerificationOptions) -> TwoView:
+        asked.append(pair)
+        return original(collection, photographs, pair, options)
+
+    monkeypatch.setattr(verification, "_verify", verify_one)
+    return asked
+
+
+def test_all_pairs_once(tmp_path: Path, counted: list[Any]) -> None:
+    collection = make_collection(tmp_path / "out", [make_scene(5)])
+    verified = verify(collection)
+    assert [verdict.pair for verdict in verified.verdicts] == collection.matched() == sorted(counted)
+    assert all(verdict.kind == "uncalibrated" for verdict in verified.verdicts)
+    assert verified.contradicted == []
+    assert len(verified.consistent) == 10
+    pair = collection.matched()[3]
+    found = verified.two_view(pair)
+    assert int(found.inliers.sum()) == verified.verdicts[3].inliers
+    assert len(found.inliers) == verified.verdicts[3].matches == len(collection.matches(*pair))
+    assert np.isnan(found.E).all()
+    assert found.angle == pytest.approx(verified.verdicts[3].angle)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "out/verified").iterdir()}
+    counted.clear()
+    again = verify(Collection.open(tmp_path / "out"))
+    assert counted == []
+    assert again.verdicts == verified.verdicts
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out/verified").iterdir()} == files
+
+
+def test_other_options_and_damage_are_done_again(tmp_path: Path, counted: list[Any]) -> None:
+    collection = make_collection(tmp_path / "out", [make_scene(3)])
+    verify(collection)
+    counted.clear()
+    strict = verify(collection, VerificationOptions(min_inliers=100_000))
+    assert len(counted) == 3
+    assert strict.good == []
+    counted.clear()
+    (tmp_path / "out/verified/0000.h5").write_bytes(b"no")
+    assert len(verify(collection).good) == 3
+    assert len(counted) == 3
+
+
+def test_pairs_that_came_later_are_added(tmp_path: Path, counted: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    collection = make_collection(tmp_path / "out", [make_scene(4)])
+    everything = collection.matched()
+    monkeypatch.setattr(collection, "matched", lambda: everything[:4])
+    assert [verdict.pair for verdict in verify(collection).verdicts] == everything[:4]
+    counted.clear()
+    monkeypatch.undo()
+    monkeypatch.setattr(verification, "_verify", verification._verify)
+    assert [verdict.pair for verdict in verify(collection).verdicts] == everything
+
+
+def test_a_false_rotation_is_told_from_its_triangles(tmp_path: Path) -> None:
+    collection = make_collection(tmp_path / "out", [make_scene(7), make_scene(4, seed=1)], false_pairs=[(1, 4)])
+    verified = verify(collection)
+    names = verified.names
+    assert [verdict.pair for verdict in verified.contradicted] == [(names[1], names[4])]
+    assert len(verified.consistent) == len(list(combinations(range(7), 2))) - 1 + 6
+    assert set(verified.orientations()) == set(names)
+
+
+def test_no_pairs(tmp_path: Path) -> None:
+    collection = make_collection(tmp_path / "out", [make_scene(1)])
+    verified = verify(collection)
+    assert verified.verdicts == verified.consistent == verified.contradicted == []
+    assert verified.orientations() == {}
+
+
+def test_how_much_photographs_were_shrunk(tmp_path: Path) -> None:
+    collection = make_collection(tmp_path / "out", [make_scene(2)], max_size=320, focal=True)
+    view = view_of(collection, collection.photographs()[0])
+    assert (view.size, view.focal, view.shrunk) == ((640, 480), 600.0, 2.0)
+    assert verify(collection).verdicts[0].kind == "calibrated"
