@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from steerers._console import progress, tell
 from steerers._devices import parse_device
-from steerers._parallel import alone
+from steerers._parallel import alone, spread_on
 from steerers.steering.irreps import Irreps
 
 if TYPE_CHECKING:
@@ -140,10 +141,10 @@ class Similarities:
         if not sum(map(len, sample)):
             raise ValueError(f"no photograph of {collection.folder} has keypoints to be compared by")
         vocabulary = alone(lambda: Vocabulary.learn(sample, irreps))
-        made = [
-            alone(lambda: vocabulary.vector(one).half().cpu())  # noqa: B023, called at once
-            for one in descriptions(names, "pooling descriptions")
-        ]
+        pooled = descriptions(names, "pooling descriptions")
+        made: list[Tensor] = []
+        while together := list(islice(pooled, 2 * torch.get_num_threads())):
+            made += spread_on(where, lambda one: vocabulary.vector(one).half().cpu(), together)
         return cls(names, torch.stack(made).to(where))
 
     def nearest(self, count: int, beyond: int | None = None) -> list[Pair]:
