@@ -328,6 +328,20 @@ def test_pairs_without_features(tmp_path: Path) -> None:
         collection.plan_matches()
 
 
+def test_pairs_of_other_programs(tmp_path: Path) -> None:
+    """In any order, some of them twice, and with the line ends of Windows."""
+    collection = create(tmp_path)
+    fill(collection)
+    lines = ["e.jpg\tc.jpg", "a 1.jpg\tc.jpg", "e.jpg\tc.jpg"]
+    (tmp_path / "out" / "pairs.txt").write_bytes("\r\n".join(lines).encode())
+    match_all(collection)
+    assert collection.matched() == [("a 1.jpg", "c.jpg"), ("e.jpg", "c.jpg")]
+    assert collection.status()["pairs"] == Count(2, 0, 0)
+    (tmp_path / "out" / "pairs.txt").write_text("e.jpg\te.jpg\n")
+    with pytest.raises(ValueError, match=r"pairs\.txt: 'e\.jpg' is paired with itself"):
+        collection.plan_matches()
+
+
 def nameless(file: h5py.File) -> None:
     told = json.loads(file["rows"][()].tobytes())
     told[0].pop("name")

@@ -220,7 +220,7 @@ def read_lines(path: Path, width: int) -> Iterator[tuple[int, list[str]]]:
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
             for number, line in enumerate(file, start=1):
-                parts = line.rstrip("\n").split("\t")
+                parts = line.rstrip("\r\n").split("\t")
                 if len(parts) != width or not all(parts):
                     raise ValueError(f"line {number}: {line.rstrip()!r:.80} is not {width} texts with tabs between")
                 yield number, parts

@@ -368,12 +368,12 @@ class Collection:
         few times.
 
         Raises:
-            ValueError: if a photograph of ``pairs.txt`` has no features.
+            ValueError: if a photograph of ``pairs.txt`` has no features, or is paired with itself.
         """
         plan, asked = self._matches.plan(), self.pairs()
         done = {number for number in range(len(plan)) if self._matches.done(number)}
         matched = {key for number in done for key in plan[number]}
-        left = [pair for pair in asked if pair not in matched]
+        left = [pair for pair in dict.fromkeys(asked) if pair not in matched]
         planned = {key for number, shard in enumerate(plan) if number not in done for key in shard}
         if planned != set(left):
             self._check_extracted(left)
@@ -408,6 +408,8 @@ class Collection:
     def _check_extracted(self, pairs: Sequence[Pair]) -> None:
         known = {photograph.name for photograph in self.photographs()}
         for pair in pairs:
+            if pair[0] == pair[1]:
+                raise ValueError(f"{self.folder / PAIRS}: {pair[0]!r} is paired with itself")
             for name in pair:
                 if name not in known:
                     raise ValueError(f"{self.folder / PAIRS}: there are no features of {name!r}; extract them first")
