@@ -34,6 +34,7 @@ NOT_RUN = re.compile(r"<!-- not run: \S.* -->")
 SHELL = ("sh", "bash", "shell", "console")
 QUICK = {
     "bench": ["--num", "100", "--dim", "32", "--repeats", "1"],
+    "extract": ["--model", "upright-sift", "--num-keypoints", "256"],
     "figure": ["--max-size", "256"],
     "match": ["--max-size", "512", "--num-keypoints", "512"],
 }

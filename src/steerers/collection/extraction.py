@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -59,7 +60,8 @@ def extract(
     sizes = [len(names) for names in collection.feature_shards()]
     done = sum(sizes[number] for number in (share or Share()).of(range(len(sizes))) if number not in left)
     work = partial(extract_shard, collection, pipeline, batch)
-    do_shards(work, left, sizes, "extracting features", "photograph", done)
+    told = {"what": "extracting features", "unit": "photograph"}
+    do_shards(work, left, sizes, lambda number: not retry and collection.is_extracted(number), done=done, **told)
 
 
 def extraction_left(collection: Collection, share: Share | None = None, retry: bool = False) -> list[int]:
@@ -148,7 +150,8 @@ class _Extracted:
 def _extracted(pipeline: Pipeline, photos: Path, names: Sequence[str], batch: int | None) -> Iterator[_Extracted]:
     on_cpu = pipeline.device.type == "cpu"
     size = torch.get_num_threads() if on_cpu and batch is None else pipeline.batch_size(batch)
-    read = read_ahead(partial(_read, pipeline, photos), names, threads=READERS, waiting=2 * size + READERS)
+    readers = READERS if on_cpu else max(READERS, os.cpu_count() or 1)  # a GPU waits for them
+    read = read_ahead(partial(_read, pipeline, photos), names, threads=readers, waiting=2 * size + readers)
     for alike in put_together(read, _order if on_cpu else _kind, size=size, waiting=4 * size):
         group = [one for _, one in alike]
         images = [one.outcome for one in group if not isinstance(one.outcome, str)]
