@@ -63,9 +63,19 @@ class Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 
+class _Help(argparse.HelpFormatter):
+    """Help with a column that is wide enough for the names of commands, of which argparse forgets the indentation."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):
+            self._action_max_length += self._indent_increment
+
+
 def make_parser() -> Parser:
     """The command line."""
-    parser = Parser(prog="steerers", description="Match images whatever their in-plane rotation.")
+    about = "Match images whatever their in-plane rotation."
+    parser = Parser(prog="steerers", description=about, formatter_class=_Help)
     parser.add_argument("--version", action="version", version=f"steerers {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     for name, about in COMMANDS.items():

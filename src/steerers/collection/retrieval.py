@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from steerers.collection.store import Collection, Pair
 
 WORDS = 32
-AXES = 64
+AXES = 128
 SAMPLE = 256
 """Photographs from which words are learnt; and so many descriptions of each."""
 _ROUNDS = 15  # of k-means
