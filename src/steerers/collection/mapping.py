@@ -100,8 +100,9 @@ def map_database(
         work = folder / "work"  # where COLMAP writes models as they are before they are placed
         work.mkdir()
         found = run(pycolmap, database, photos if photos.is_dir() else work, work, options, shrunk)
-        large = [model for model in found.values() if model.num_reg_images() >= options.min_model_size]
-        placed = place_models(sorted(large, key=lambda model: -model.num_reg_images()), positions)
+        kept = [model for model in found.values() if model.num_reg_images() >= options.min_model_size]
+        kept = [model for model in kept if model.num_points3D() > 0]
+        placed = place_models(sorted(kept, key=lambda model: -model.num_reg_images()), positions)
         shutil.rmtree(work)
         _write_models(folder, [one.model for one in placed], made)
     return placed

@@ -97,8 +97,8 @@ def _model_row(model: Model) -> dict[str, Any]:
         "photographs": len(model.names),
         "points": len(model.points),
         "observations": int(model.tracks.sum()),
-        "mean_track_length": round(float(model.tracks.mean()), 3) if len(model.tracks) else None,
-        "mean_reprojection_error": round(float(model.errors.mean()), 3) if len(model.tracks) else None,
+        "mean_track_length": round(float(model.tracks.mean()), 3),
+        "mean_reprojection_error": round(float(model.errors.mean()), 3),
         "gps": model.place.reason
         if alignment is None
         else {
