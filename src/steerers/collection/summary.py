@@ -143,8 +143,8 @@ def sentences(numbers: Mapping[str, Any]) -> list[str]:
     if models:
         best = models[0]
         told.append(
-            f"{best['points']:,} points, seen by {best['mean_track_length']:.2f} photographs on average, reprojected "
-            f"to {best['mean_reprojection_error']:.2f} pixels"
+            f"{best['points']:,} points, observed {best['mean_track_length']:.2f} times on average, reprojected to "
+            f"{best['mean_reprojection_error']:.2f} pixels"
         )
     told.append(
         f"{pairs['verified']:,} of {pairs['matched']:,} matched pairs are explained by geometry; the rotations of "
