@@ -166,4 +166,4 @@ except OSError as error:
     print(error.strerror, error.filename)
 """
     lines, _ = run_on_full_disk(code, tmp_path, 90_000)
-    assert lines == ["the disk is full (No space left on device) database.db"]
+    assert lines == ["the disk is full (File too large) database.db"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from collection.scenes import Scene, make_collection, make_scene
+from helpers import run_on_full_disk
 from steerers.collection import mapping
 from steerers.collection.colmap import write_database
 from steerers.collection.georeference import Position, fit_similarity, from_enu
@@ -78,6 +79,22 @@ def test_one_photograph_and_the_same_one_again_make_no_model(tmp_path: Path) -> 
     scene = make_scene(1)
     same = Scene(np.repeat(scene.poses, 4, axis=0), np.repeat(scene.rolls, 4), scene.points)
     assert reconstruct(tmp_path / "same", [same]) == []
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    write_database(verify(make_collection(tmp_path / "out", [make_scene(4, points=1500)])), tmp_path / "database.db")
+    code = """
+from pathlib import Path
+from steerers.collection.mapping import map_database
+try:
+    map_database(Path("database.db"), Path("nowhere"), Path("sparse"))
+except OSError as error:
+    print(error.strerror, error.filename)
+"""
+    lines, _ = run_on_full_disk(code, tmp_path, 70_000)
+    assert lines == ["the disk is full (File too large) sparse"]
+    assert not (tmp_path / "sparse").exists()
+    assert not list(tmp_path.glob(".sparse*"))
 
 
 def positions_of(scene: Scene, metres: float = 20.0) -> dict[str, Position]:

@@ -88,7 +88,7 @@ def write_database(
     pycolmap = import_pycolmap()
     collection, photographs = verified.collection, verified.collection.photographs()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with quiet(pycolmap), _reaching(path), pycolmap.Database.open(path) as database:
+    with open_database(path) as database:
         ids = _write_photographs(pycolmap, database, collection, photographs, cameras, path)
         chosen = verified.good if keep_contradicted else verified.consistent
         _write_pairs(pycolmap, database, verified, ids, {verdict.pair for verdict in chosen}, raw_matches)
@@ -101,34 +101,48 @@ def write_database(
 
 
 @contextmanager
-def _reaching(path: Path) -> Iterator[None]:
-    """Errors of SQLite, which has words of its own for all of them, name the database and say what to do."""
+def open_database(path: Path) -> Iterator[Any]:
+    """``pycolmap.Database``, made if it is not there, whose errors name the file and say what to do.
+
+    Raises:
+        ValueError: if it is no database.
+        OSError: if the disk is full; opening writes files beside it.
+    """
+    pycolmap = import_pycolmap()
     if path.is_file() and path.stat().st_size:
         with path.open("rb") as file:
             if file.read(16) != b"SQLite format 3\0":
                 raise ValueError(f"{path} is no COLMAP database; name another file, or remove it")
     try:
-        yield
+        with quiet(pycolmap), pycolmap.Database.open(path) as database:
+            yield database
     except (RuntimeError, ValueError) as error:
         if "SQLite" not in str(error) and "database factory" not in str(error):
             raise
-        if disk_is_full(path.parent):
-            raise OSError(errno.ENOSPC, f"the disk is full ({os.strerror(errno.ENOSPC)})", str(path)) from error
+        check_room(path.parent, path)
         reason = " ".join(str(error).split())
         raise ValueError(f"{path}: not a COLMAP database, damaged, or in use by another program ({reason})") from error
 
 
-def disk_is_full(folder: Path) -> bool:
-    """Whether not even a small file can be written in a folder, or none as long as those that are there."""
-    longest = max((entry.stat().st_size for entry in folder.iterdir() if entry.is_file()), default=0)
+def check_room(folder: Path, path: Path) -> None:
+    """Refuse to go on if the disk is full: libraries in C++ may not notice, or say so in words of their own.
+
+    Args:
+        folder: in which something was written, for now; ``path`` is what it will be.
+
+    Raises:
+        OSError: naming ``path``, if not even a little can be added to a file as long as those that are there.
+    """
+    longest = max((entry.stat().st_size for entry in folder.rglob("*") if entry.is_file()), default=0)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.seek(longest)  # a limit of the file system, or of the process, may be on the length alone
-            file.write(bytes(1 << 18))
+            file.write(bytes(1 << 16))
             file.flush()
-    except OSError:
-        return True
-    return False
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise OSError(error.errno, f"the disk is full ({os.strerror(error.errno)})", str(path)) from error
+        raise
 
 
 # Photographs ----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from steerers._console import Bar, tell
 from steerers._files import atomic_write, read_json, write_text
-from steerers.collection.colmap import disk_is_full, import_pycolmap, quiet
+from steerers.collection.colmap import check_room, import_pycolmap, open_database, quiet
 from steerers.collection.georeference import Alignment, NotAlignedError, Position, align, common_origin, from_enu
 
 Mapper = Literal["incremental", "global"]
@@ -94,7 +93,7 @@ def map_database(
     if known is not None:
         return place_models(known, positions)  # again: they stay where they are, and it is known how well that suits
     pycolmap = import_pycolmap()
-    with _new_folder(out) as folder, quiet(pycolmap), _naming_full_disk(folder, out):
+    with _new_folder(out) as folder, quiet(pycolmap), _with_room(folder, out):
         pycolmap.set_random_seed(options.seed)
         run = _incremental if options.mapper == "incremental" else _global
         work = folder / "work"  # where COLMAP writes models as they are before they are placed
@@ -130,9 +129,8 @@ def _write_models(folder: Path, models: list[Any], made: Mapping[str, Any]) -> N
 
 def _fingerprint(database: Path) -> str:
     """Of what mapping depends on in a database."""
-    pycolmap = import_pycolmap()
     found = hashlib.sha256()
-    with pycolmap.Database.open(database) as opened:
+    with open_database(database) as opened:
         for camera in opened.read_all_cameras():
             found.update(f"{camera.camera_id} {camera.model_name} {camera.params_to_string()}".encode())
         for image in opened.read_all_images():
@@ -163,13 +161,14 @@ def _new_folder(out: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _naming_full_disk(folder: Path, out: Path) -> Iterator[None]:
+def _with_room(folder: Path, out: Path) -> Iterator[None]:
+    """A full disk is said to be one: COLMAP has other words for it, or none, and leaves a part of a file."""
     try:
         yield
-    except (RuntimeError, ValueError) as error:
-        if disk_is_full(folder):
-            raise OSError(errno.ENOSPC, f"the disk is full ({os.strerror(errno.ENOSPC)})", str(out)) from error
+    except (RuntimeError, ValueError):
+        check_room(folder, out)
         raise
+    check_room(folder, out)
 
 
 # Mappers --------------------------------------------------------------------------------------------------------------
@@ -188,7 +187,7 @@ def _incremental(
     told.mapper.abs_pose_max_error = 3 * error
     told.triangulation.merge_max_reproj_error = error
     told.triangulation.complete_max_reproj_error = error
-    with pycolmap.Database.open(database) as opened:
+    with open_database(database) as opened:
         total = opened.num_images()
     with Bar("mapping", total=total, unit="photograph") as bar:
         models: dict[int, Any] = pycolmap.incremental_mapping(
@@ -277,3 +276,4 @@ def write_points(model: Any, path: Path) -> None:
     """Write the points of a model as PLY, whole or not at all."""
     with atomic_write(path) as temporary:
         model.export_PLY(temporary)
+        check_room(path.parent, path)
