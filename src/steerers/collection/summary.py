@@ -103,6 +103,7 @@ def _model_row(model: Model) -> dict[str, Any]:
         if alignment is None
         else {
             "error_m": round(alignment.error, 3),
+            "altitudes": not alignment.level,
             "used": len(alignment.offsets) - len(alignment.wrong),
             "wrong": {name: round(alignment.offsets[name], 1) for name in alignment.wrong},
         },
@@ -187,6 +188,10 @@ def _gps_told(number: int, model: Mapping[str, Any], count: int) -> list[str]:
     if isinstance(gps, str):
         return [which + gps]
     told = [f"{which}aligned to GPS by {gps['used']} photographs, {gps['error_m']:.2g} m off at the median"]
+    if not gps["altitudes"]:
+        told.append(
+            f"{which}GPS altitudes are missing or wrong, and were not used: photographs count as taken at one height"
+        )
     for name, off in gps["wrong"].items():
         far = f"{off / 1000:,.0f} km" if off >= 10_000 else f"{off:,.0f} m"
         told.append(f"{which}the GPS position of {name} is {far} from where the model has it, and was not used")
