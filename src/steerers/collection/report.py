@@ -117,7 +117,7 @@ def _model_section(number: int, model: Model, count: int) -> str:
     title = "The model" if count == 1 else f"Model {number}: {len(model.names)} photographs"
     placed = model.place.alignment is not None
     how = (
-        "From above, north up. Axes are in metres."
+        "From above, north up."
         if placed
         else "Seen along the direction in which the points are thinnest; without GPS neither up nor scale is known."
     )
@@ -129,7 +129,8 @@ def _model_section(number: int, model: Model, count: int) -> str:
         + _track_histogram(model.tracks)
         + "</div></div>"
     )
-    return _section(title, f"<p><small>{escape(how)} Triangles are cameras.</small></p>{view}{histograms}")
+    how += " Triangles are cameras; those that look straight at you or away are diamonds."
+    return _section(title, f"<p><small>{escape(how)}</small></p>{view}{histograms}")
 
 
 # Drawings -------------------------------------------------------------------------------------------------------------
