@@ -1,23 +1,27 @@
 # make demo    match two example pictures and show the result      make test    run the test suite
 # make reconstruct   from eight example pictures to a COLMAP model and a report
 # make check   lint and types                                      make clean   remove the environment
-# make fuzz    read thousands of damaged files of every kind
+# make fuzz    read thousands of damaged files of every kind       make docs    make the manual, as a site
+# make dist    build and check wheel and sdist
+# make test-release   install the wheel into fresh environments of every Python, and match there
 #
-# Both set up .venv with pip first. Variables:
+# All set up .venv with pip first. Variables:
 #   PYTHON=python3.12        the interpreter (3.11 or newer)
 #   TORCH_INDEX=URL          another package index for torch, for example https://download.pytorch.org/whl/cpu
 #   VENV=.venv               where the environment goes
+#   PYTHONS="3.11 3.12"      those of test-release, of 3.11, 3.12 and 3.13 as far as they are here
 
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 TESTS ?= tests
+PYTHONS ?= 3.11 3.12 3.13
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH_OPTION := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: demo reconstruct test fuzz check format clean
+.PHONY: demo reconstruct test test-release fuzz check format docs dist clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.steerers
@@ -36,6 +40,9 @@ reconstruct: $(VENV)/.colmap
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(TESTS)
 
+test-release: $(VENV)/.dev
+	RELEASE_PYTHONS="$(PYTHONS)" TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m pytest -m slow --durations=0 tests/test_release.py
+
 fuzz: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --hypothesis-profile=fuzz tests/test_damaged_files.py
 
@@ -44,9 +51,18 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+dist: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.docs
+	$(BIN)/python docs/build.py
+	@echo "open site/index.html; to search it, serve it: $(BIN)/python -m http.server --directory site"
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -66,5 +82,9 @@ $(VENV)/.dev: $(VENV)/.steerers
 	$(PIP) install -e ".[dev]" -c constraints.txt
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.steerers
+	$(PIP) install -e ".[docs]" -c constraints.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo site

@@ -15,15 +15,17 @@ PICTURE = Path(__file__).parent / "assets" / "rooms.svg"
 PACKAGE = SOURCE.name
 LEVELS = (
     ("core",),
-    ("steering", "images"),
+    ("images",),
+    ("features",),
+    ("steering",),
     ("matching", "models", "accel"),
     ("pipeline",),
-    ("datasets", "viz", "collection"),
+    ("datasets", "viz", "adapters", "collection"),
     ("training", "benchmarks"),
     ("cli",),
 )
 """From the bottom to the top. A room imports those below it and those beside it; no module imports in a circle."""
-TOP = {"pipeline": "pipeline"}
+TOP = {"features": "features", "refinement": "features", "pipeline": "pipeline"}
 """Files of the top level that are a room of their own; the others are ``core``."""
 
 Imports = dict[str, set[str]]
@@ -109,7 +111,7 @@ def circles(imports: Imports) -> list[list[str]]:
 # The picture ----------------------------------------------------------------------------------------------------------
 
 WIDTH, GAP, LINE, HEAD, CHARACTER = 1180, 24, 15, 26, 6.6
-COLOURS = ("#e8eef7", "#e3f1e5", "#fdf1d8", "#f9e3da", "#efe6f6", "#e0f2f1", "#f3f3f3")
+COLOURS = ("#e8eef7", "#e3f1e5", "#fdf1d8", "#f9e3da", "#efe6f6", "#e0f2f1", "#f3f3f3", "#fbeaf0", "#eef3d9")
 
 
 def draw(imports: Imports) -> str:

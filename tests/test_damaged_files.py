@@ -36,6 +36,7 @@ from steerers.benchmarks import satast, store, summary, two_view
 from steerers.benchmarks.aims import read_manifest
 from steerers.benchmarks.homographies import read_homography
 from steerers.benchmarks.predict import Prediction
+from steerers.cli.intrinsics import read_intrinsics
 from steerers.collection import Extraction, Manifest
 from steerers.datasets.check import check_data
 from steerers.datasets.megadepth import read_depth
@@ -324,6 +325,10 @@ def read_cameras(path: Path) -> None:
     two_view.list_pairs(path.parent)
 
 
+def read_camera(path: Path) -> None:
+    read_intrinsics(str(path))
+
+
 def read_list(path: Path) -> None:
     touch(path.parent, "a.jpg", "b.jpg", "c.jpg")
     read_manifest(path)
@@ -380,6 +385,8 @@ KINDS = {
     "annotation.json": Kind(**whole("annotation_a.json", dumped(ANNOTATION)), read=read_annotation, error=NAMED),
     "manifest.csv": Kind(**whole("manifest.csv", lambda: MANIFEST), read=read_list, error=NAMED),
     "homography": Kind(**whole("H1to2p", lambda: b"1 0.5 -3\n0 1.5 2e-3\n1e-4 0 1\n"), read=read_homography),
+    "intrinsics": Kind(**whole("K.txt", lambda: b"50 0 16\n0 50 12\n0 0 1\n"), read=read_camera),
+    "intrinsics.json": Kind(**whole("K.json", dumped({"K": K})), read=read_camera),
     "config.toml": Kind(**whole("a.toml", (CONFIG_FOLDER / "compact.toml").read_bytes), read=load_config),
     "run, config.json": Kind(
         **whole("run/config.json", dumped({"setting": "joint", "data": {"views": {"size": 32}}, "batch": 4})),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from steerers._version import __version__
 
 if TYPE_CHECKING:
+    from steerers.adapters.lightglue import Matcher
     from steerers.collection import Collection
     from steerers.features import Features, Keypoints, Matches, load_features, load_matches
     from steerers.pipeline import Pipeline, load
@@ -26,6 +27,7 @@ _HOME = {
     "Features": "features",
     "Group": "steering.representations",
     "Keypoints": "features",
+    "Matcher": "adapters.lightglue",
     "Matches": "features",
     "Pipeline": "pipeline",
     "Representation": "steering.representations",
@@ -42,6 +44,7 @@ __all__ = [
     "Features",
     "Group",
     "Keypoints",
+    "Matcher",
     "Matches",
     "Pipeline",
     "Representation",

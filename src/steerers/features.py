@@ -19,8 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from steerers._choices import MAX_SIZE
+
 if TYPE_CHECKING:
     from steerers.geometry import Fundamental, Homography, Pose
+    from steerers.images.load import Image, ImageSource
+    from steerers.refinement import RefineOptions
 
     FloatArray = NDArray[np.float32]
     IntArray = NDArray[np.int64]
@@ -208,6 +212,8 @@ class Matches:
     is the same for every match. Both are ``None`` for a strategy that does not estimate them. Of images that were
     squashed (``load(..., resize="squash")``) they are rotations of the squashed ones; rotations of the stored images
     they are where these are square, or the angle is a multiple of 90 degrees.
+
+    ``covariances`` are there after :meth:`refine`: how far each place of image 1 can be relied on.
     """
 
     keypoints0: FloatArray  # (K, 2) stored pixels of image 0
@@ -220,6 +226,7 @@ class Matches:
     features1: Features | None = None
     model: str = ""
     strategy: str = ""
+    covariances: FloatArray | None = None  # (K, 2, 2) squared stored pixels of image 1; infinite if not refined
 
     def __len__(self) -> int:
         return int(self.scores.shape[0])
@@ -239,10 +246,47 @@ class Matches:
         """
         from steerers._tables import write_table
 
-        told = {"angle": self.angle, "model": self.model, "strategy": self.strategy, "angles": self.angles is not None}
+        optional = {name: getattr(self, name) for name in _OPTIONAL if getattr(self, name) is not None}
+        told = {"angle": self.angle, "model": self.model, "strategy": self.strategy}
         arrays = {name: getattr(self, name) for name in _OF_MATCHES}
         with write_table(path, "matches", single=True) as table:
-            table.append(told, arrays if self.angles is None else {**arrays, "angles": self.angles})
+            table.append({**told, **{name: name in optional for name in _OPTIONAL}}, {**arrays, **optional})
+
+    def refine(
+        self,
+        image0: ImageSource | Image,
+        image1: ImageSource | Image,
+        *,
+        max_size: int | None = MAX_SIZE,
+        options: RefineOptions | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Matches:
+        """With keypoints of image 1 moved to where those of image 0 are seen, to a small fraction of a pixel.
+
+        Patches around the two keypoints of a match are laid upright to each other by its rotation and registered; see
+        :mod:`steerers.refinement`. Keypoints of image 0 stay, and so does what cannot be told: its covariance is
+        infinite.
+
+        Args:
+            image0: that was matched, as the matcher takes it; ``image1`` likewise.
+            max_size: images are registered at this longest side: the one at which they were matched, by default as
+                :func:`steerers.load` has it. A second call with a larger one, or ``None``, refines further.
+            options: sizes and limits.
+            device: what computes.
+        """
+        from steerers.images.load import Image, load_image
+        from steerers.refinement import refine_keypoints
+
+        first, second = (
+            image if isinstance(image, Image) else load_image(image, max_size=max_size) for image in (image0, image1)
+        )
+        degrees = self.angles
+        if degrees is None and self.angle is not None:
+            degrees = np.full(len(self), self.angle, dtype=np.float32)
+        places, covariances = refine_keypoints(
+            first, second, self.keypoints0, self.keypoints1, degrees, device=device, options=options
+        )
+        return replace(self, keypoints1=places, covariances=covariances)
 
     def homography(
         self, threshold: float = 3.0, *, confidence: float = 0.9999, max_iterations: int = 10_000, seed: int = 0
@@ -256,7 +300,7 @@ class Matches:
             seed: of the estimator's sampling; the same seed gives the same result.
 
         Returns:
-            ``(H, inliers)``: a (3, 3) float64 array, or ``None`` if the matches do not determine one, and a (K,)
+            ``(H, inliers)``, a (3, 3) float64 array, or ``None`` if the matches do not determine one, and a (K,)
             boolean array.
         """
         from steerers.geometry import estimate_homography
@@ -290,7 +334,8 @@ class Matches:
         """Relative pose of two calibrated cameras by poselib.
 
         Args:
-            K0: (3, 3) intrinsic matrix of image 0; K1 of image 1.
+            K0: (3, 3) intrinsic matrix of image 0, for its stored pixels with the centre of the top-left one at (0, 0):
+                COLMAP's has 0.5 more in both coordinates of the principal point; K1 of image 1.
             threshold: largest epipolar distance of an inlier, in pixels.
             max_iterations: most samples that are tried.
             seed: of the estimator's sampling.
@@ -308,6 +353,7 @@ class Matches:
 # Files ----------------------------------------------------------------------------------------------------------------
 
 _OF_MATCHES = {"keypoints0": (2,), "keypoints1": (2,), "scores": (), "indices": (2,)}
+_OPTIONAL = {"angles": (), "covariances": (2, 2)}
 
 
 def load_features(path: str | os.PathLike[str], name: str | None = None) -> Features:
@@ -342,19 +388,18 @@ def load_matches(path: str | os.PathLike[str]) -> Matches:
     with Table(path, "matches") as table, _damages(path, "matches"), _missing():
         told = table.rows[0]
         arrays: dict[str, Any] = dict(zip(_OF_MATCHES, table.read(0, *_OF_MATCHES), strict=True))
-        angles = table.read(0, "angles")[0] if told["angles"] else None
-        check_matches(told["angle"], angles, arrays)
-        model, strategy = str(told["model"]), str(told["strategy"])
-        return Matches(**arrays, angle=told["angle"], angles=angles, model=model, strategy=strategy)
+        arrays |= {name: table.read(0, name)[0] for name in _OPTIONAL if told[name]}
+        check_matches(told["angle"], arrays)
+        return Matches(**arrays, angle=told["angle"], model=str(told["model"]), strategy=str(told["strategy"]))
 
 
-def check_matches(angle: Any, angles: NDArray[Any] | None, arrays: Mapping[str, NDArray[Any]]) -> None:
+def check_matches(angle: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Refuse what a file says of matches if it is no rotation, or arrays of other types or lengths than theirs."""
     if angle is not None and not (isinstance(angle, (int, float)) and math.isfinite(angle)):
         raise ValueError(f"its angle is {angle!r:.40}")
     count = len(arrays["scores"])
-    for name, values in {**arrays, **({} if angles is None else {"angles": angles})}.items():
-        kind, shape = ("i" if name == "indices" else "f"), (count, *_OF_MATCHES.get(name, ()))
+    for name, values in arrays.items():
+        kind, shape = ("i" if name == "indices" else "f"), (count, *{**_OF_MATCHES, **_OPTIONAL}[name])
         if values.dtype.kind != kind or values.shape != shape:
             raise ValueError(f"its {name} are {values.dtype} of shape {values.shape}, its matches {count}")
 

@@ -369,8 +369,12 @@ def estimate_pose(
     return Pose(np.asarray(pose.R, np.float64), translation / norm, inliers)
 
 
-def _pinhole(name: str, K: NDArray[Any]) -> dict[str, Any]:
-    """poselib's description of a pinhole camera with intrinsics ``K``; the picture's size does not enter."""
+def check_intrinsics(name: str, K: ArrayLike) -> NDArray[np.float64]:
+    """The (3, 3) matrix of a pinhole camera, as :func:`estimate_pose` takes it.
+
+    Raises:
+        ValueError: by its ``name``, for one that is none, or has skew.
+    """
     K = np.asarray(K, np.float64)
     proper = K.shape == (3, 3) and np.isfinite(K).all() and K[0, 0] > 0 and K[1, 1] > 0
     if not proper or K[1, 0] != 0 or not np.array_equal(K[2], (0, 0, 1)):
@@ -379,6 +383,12 @@ def _pinhole(name: str, K: NDArray[Any]) -> dict[str, Any]:
         )
     if abs(K[0, 1]) > 1e-9 * K[0, 0]:
         raise ValueError(f"{name} has skew {K[0, 1]}; the pose estimator takes pinhole cameras without skew")
+    return K
+
+
+def _pinhole(name: str, K: ArrayLike) -> dict[str, Any]:
+    """poselib's description of a pinhole camera with intrinsics ``K``; the picture's size does not enter."""
+    K = check_intrinsics(name, K)
     width, height = int(2 * K[0, 2]) + 1, int(2 * K[1, 2]) + 1
     return {"model": "PINHOLE", "width": width, "height": height, "params": [K[0, 0], K[1, 1], K[0, 2], K[1, 2]]}
 

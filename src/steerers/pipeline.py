@@ -24,6 +24,7 @@ from steerers.images.load import Image, ImageSource, check_resize, load_image
 from steerers.images.read_ahead import put_together, read_images
 from steerers.matching.assignment import Assignment, number_of_most_matches
 from steerers.matching.strategies import (
+    NEEDS_IMAGES,
     STRATEGIES,
     DualSoftmax,
     PrototypeProcrustes,
@@ -36,6 +37,7 @@ from steerers.models import zoo
 from steerers.models.sampling import KeypointSampling
 from steerers.models.tiles import check_tile, tiled
 from steerers.models.zoo import Model
+from steerers.refinement import RefineOptions
 from steerers.steering.representations import Group, Order
 from steerers.steering.steerer import Steerer
 
@@ -56,6 +58,8 @@ class Pipeline:
         tta: test-time augmentation: how many rotations of the first image are described, of which the one with the most
             matches is kept. It needs no steerer, but one run of the network for each: what steerers replace.
         resize: see :func:`~steerers.images.load.load_image`; with ``"squash"`` angles are those of squashed images.
+        refinement: how the places of matches are refined when images are matched, see :meth:`Matches.refine`; ``None``
+            leaves them as they were detected. Features that are matched without their images stay as they are.
     """
 
     model: Model
@@ -66,6 +70,7 @@ class Pipeline:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     tta: int | None = None
     resize: Resize = "fit"
+    refinement: RefineOptions | None = None
 
     def __post_init__(self) -> None:
         check_resize(self.resize, self.max_size)
@@ -99,9 +104,20 @@ class Pipeline:
         """
         first, second = self.load_image(image0, mask0), self.load_image(image1, mask1)
         if self.tta is None:
-            return self.match(*self._extract_each([first, second]))
-        rotated = [self.extract_rotated(first, angle) for angle in self.rotations]
-        return self.match_rotated(rotated, self.extract(second))
+            matches = self.match(*self._extract_each([first, second]))
+        else:
+            rotated = [self.extract_rotated(first, angle) for angle in self.rotations]
+            matches = self.match_rotated(rotated, self.extract(second))
+        return self.refined(matches, first, second)
+
+    def refined(self, matches: Matches, image0: Image, image1: Image) -> Matches:
+        """Matches of two images as they are, or with the places that :attr:`refinement` finds."""
+        if self.refinement is None:
+            return matches
+        start = time.perf_counter()
+        matches = matches.refine(image0, image1, options=self.refinement, device=self.device)
+        logger.debug("places refined in %.3f s", time.perf_counter() - start)
+        return matches
 
     @property
     def strategy_name(self) -> str:
@@ -185,9 +201,7 @@ class Pipeline:
     def match_pairs(self, pairs: Sequence[tuple[Features, Features]]) -> list[Matches]:
         """:meth:`match` of several pairs: on a GPU in one launch, on a CPU by its threads."""
         if self.tta is not None:
-            raise ValueError(
-                "tta describes rotated copies of the image: give the images to the matcher, not descriptions"
-            )
+            raise ValueError(NEEDS_IMAGES)
         for features in (features for pair in pairs for features in pair):
             _check_features(features)
             if features.model and features.model != self.model.name:
@@ -302,6 +316,7 @@ def load(
     fast: bool = True,
     resize: Resize = "fit",
     tile: int | None = None,
+    refine: bool | RefineOptions = False,
     **options: object,
 ) -> Pipeline:
     """A matcher by the name of its model.
@@ -333,6 +348,8 @@ def load(
             modules, to train, export or take apart.
         tile: the network sees larger images in tiles of so many pixels a side, which overlap, and of all the best
             keypoints are kept: as in one pass, with the memory of a tile; see :mod:`steerers.models.tiles`.
+        refine: move the keypoints of image 1 to where those of image 0 are seen, to a small fraction of a pixel; see
+            :meth:`Matches.refine <steerers.Matches.refine>`.
         options: of the strategy: ``inverse_temperature``, ``threshold``, ``subset_size``, ``seed``, ``prototype``,
             ``ratio``; the first two by default as they suit the model.
     """
@@ -348,19 +365,7 @@ def load(
     model = zoo.configure(model, precision, sampling, fast=fast, device=checked)
     if tile is not None:
         model = replace(model, extractor=tiled(model.extractor, tile))
-    chosen = strategy or model.strategy
-    if strategy is None and order == "default" and angles is None:
-        order = model.order
-    if angles is not None:
-        options["angles"] = _radians(chosen, angles)
-    tta = None
-    if chosen == TTA:
-        tta, chosen, order = count_augmentations(order), DualSoftmax.name, "default"
-    if issubclass(STRATEGIES[chosen], SoftmaxStrategy):
-        options = {"inverse_temperature": model.inverse_temperature, "threshold": model.threshold, **options}
-    if chosen == PrototypeProcrustes.name and model.prototype is not None:
-        options.setdefault("prototype", model.prototype)
-    made = make_strategy(chosen, model.steerer, order=order, **options)
+    made, tta = choose_strategy(model, strategy, order, angles, options)
     logger.debug(
         "model %s on %s in %s, %d threads; strategy %s, order %s, %s",
         model.name,
@@ -371,7 +376,32 @@ def load(
         tta or getattr(made, "order", "none"),
         ", ".join(f"{option} {value}" for option, value in options.items()) or "no options",
     )
-    return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta, resize)
+    refinement = refine if isinstance(refine, RefineOptions) else RefineOptions() if refine else None
+    return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta, resize, refinement)
+
+
+def choose_strategy(
+    model: Model, strategy: str | None, order: Order, angles: Sequence[float] | None, options: dict[str, object]
+) -> tuple[Strategy, int | None]:
+    """How a model matches, as :func:`load` is asked for; what it leaves open is filled in, also in ``options``.
+
+    Returns:
+        The strategy, and how many rotations of the first image test-time augmentation describes, if that was asked for.
+    """
+    chosen = strategy or model.strategy
+    if strategy is None and order == "default" and angles is None:
+        order = model.order
+    if angles is not None:
+        options["angles"] = _radians(chosen, angles)
+    tta = None
+    if chosen == TTA:
+        tta, chosen, order = count_augmentations(order), DualSoftmax.name, "default"
+    if issubclass(STRATEGIES[chosen], SoftmaxStrategy):
+        options.setdefault("inverse_temperature", model.inverse_temperature)
+        options.setdefault("threshold", model.threshold)
+    if chosen == PrototypeProcrustes.name and model.prototype is not None:
+        options.setdefault("prototype", model.prototype)
+    return make_strategy(chosen, model.steerer, order=order, **options), tta
 
 
 def _radians(strategy: str, degrees: Sequence[float]) -> list[float]:

@@ -33,7 +33,7 @@ SIZE = (360, 280)  # of the pictures made here: not square, so that a rotation s
 ROTATION = {1: Transpose.ROTATE_90, 2: Transpose.ROTATE_180, 3: Transpose.ROTATE_270}
 KEYS = {
     "image0", "image1", "model", "strategy", "verified_by", "angle_deg", "num_matches", "num_inliers", "homography",
-    "keypoints0", "keypoints1", "scores", "angles_deg", "inliers", "seconds",
+    "pose", "keypoints0", "keypoints1", "scores", "angles_deg", "inliers", "seconds",
 }  # fmt: skip
 
 
@@ -281,6 +281,97 @@ def test_verify_fundamental(matched: Matched) -> None:
     inliers = np.array(report["inliers"])
     assert np.mean(distance[inliers] < 3) > 0.9
     assert np.median(distance[~inliers]) > 5 * np.median(distance[inliers])
+
+
+def degrees_between(R0: np.ndarray, R1: np.ndarray) -> float:
+    """Degrees between two rotations."""
+    return math.degrees(math.acos(min(1.0, (np.trace(R0.T @ R1) - 1) / 2)))
+
+
+K_FILE = EXAMPLES / "maupertuis_K.txt"
+
+
+def test_pose(run: Run, out: Path) -> None:
+    """The known pose of a house from two places, and of the second view on its side, with intrinsics of its own."""
+    options = ("--max-size", "700", "--num-keypoints", "1000", "--json", out / "m.json")
+    K, truth = np.loadtxt(K_FILE), np.loadtxt(EXAMPLES / "maupertuis_pose.txt")
+    with PIL.Image.open(HOUSE[1]) as opened:
+        opened.transpose(Transpose.ROTATE_90).save(out / "side.png")
+        width = opened.width
+    (out / "side.json").write_text(json.dumps({"fx": K[1, 1], "fy": K[0, 0], "cx": K[1, 2], "cy": width - 1 - K[0, 2]}))
+    on_its_side = np.array([[0, 1, 0], [-1, 0, 0], [0, 0, 1]])  # x' = y, y' = -x
+    for second, own, turn in (
+        (HOUSE[1], [], np.eye(3)),
+        (out / "side.png", ["--intrinsics1", out / "side.json"], on_its_side),
+    ):
+        ran = run(HOUSE[0], second, *options, "--intrinsics", K_FILE, *own)
+        assert (ran.code, ran.err) == (0, "")
+        report = json.loads((out / "m.json").read_text())
+        assert report["verified_by"] == "pose"
+        pose = report["pose"]
+        assert set(pose) == {"R", "t", "convention", "num_inliers"}
+        assert pose["num_inliers"] == report["num_inliers"] == sum(report["inliers"]) > 200
+        R, t = np.array(pose["R"]), np.array(pose["t"])
+        assert np.linalg.norm(t) == pytest.approx(1)
+        assert degrees_between(R, turn @ truth[:, :3]) < 0.5
+        true_t = turn @ truth[:, 3] / np.linalg.norm(truth[:, 3])
+        assert math.degrees(math.acos(t @ true_t)) < 2
+        x, y, z = -R.T @ t
+        assert f"stands from it towards ({x:.2f}, {y:.2f}, {z:.2f}): right, down, ahead" in ran.out
+        assert f"rotated by {degrees_between(R, np.eye(3)):.1f} degrees against A" in ran.out
+
+
+def test_inliers_and_pose_are_asked_for_apart(matched: Matched, files: Path) -> None:
+    """What verifies may be another model than the pose; and where nothing matches there is no pose."""
+    pair, camera = (files / "good.png", files / "rotated_1.png"), ("--intrinsics", "400,400,180,140")
+    report = matched(*pair, *camera, "--intrinsics1", "400,400,140,180", "--verify", "homography")
+    assert report["verified_by"] == "homography"
+    assert report["pose"]["num_inliers"] != report["num_inliers"]
+    assert matched(*pair)["pose"] is None
+    nothing = matched(files / "plain.png", files / "plain.png", "--intrinsics", "400,400,150,100")
+    assert nothing["pose"] is None
+    assert (nothing["verified_by"], nothing["num_inliers"]) == ("pose", 0)
+
+
+def test_no_pose_is_said(run: Run, files: Path) -> None:
+    ran = run(files / "plain.png", files / "plain.png", "--intrinsics", "400,400,150,100")
+    assert (ran.code, ran.err) == (0, "")
+    assert "no pose: the matches do not determine one\n" in ran.out
+
+
+def test_intrinsics_of_another_size_are_doubted(run: Run, files: Path) -> None:
+    """Of the picture at half its size."""
+    ran = run(files / "plain.png", files / "plain.png", "--intrinsics", "400,400,150,100", "--intrinsics1", "1,1,75,50")
+    assert ran.code == 0
+    assert ran.err == (
+        "warning: the intrinsics of B have their centre at (75, 50), far from that of its 300 x 200 pixels; they must "
+        "be for the image as stored, in full size\n"
+    )
+
+
+def test_intrinsics_are_not_written_over(run: Run, files: Path, out: Path) -> None:
+    (out / "K.json").write_text('{"K": [1, 1, 0, 0]}')
+    ran = run(files / "good.png", files / "good.png", "--intrinsics", out / "K.json", "--json", out / "K.json")
+    check_refused(ran, "it is an input, or another output")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--verify", "pose"], "a pose needs the intrinsics of both cameras: give --intrinsics, of A or of both"),
+        (["--intrinsics1", "1,1,0,0"], "a pose needs the intrinsics of both cameras: give --intrinsics"),
+        (["--intrinsics", "no.txt"], "no intrinsics: 'no.txt' is no file; give fx,fy,cx,cy in pixels, or a file with"),
+        (["--intrinsics", "1,2,3"], "no intrinsics: '1,2,3' is no file"),
+        (["--intrinsics", "1,2,3,four"], "no intrinsics: '1,2,3,four' is no file"),
+        (["--intrinsics", "1,2,3,nan"], "1,2,3,nan holds no intrinsics; give fx,fy,cx,cy in pixels"),
+        (["--intrinsics", "-1,2,3,4"], "--intrinsics -1,2,3,4 must be a finite 3 x 3 intrinsic matrix with positive"),
+        (["--intrinsics", "1,1,3,4", "--intrinsics1", "1,0,3,4"], "--intrinsics1 1,0,3,4 must be a finite 3 x 3"),
+        (["--intrinsics", "."], ".: Is a directory"),
+    ],
+)
+def test_bad_intrinsics(run: Run, files: Path, options: list[str], message: str) -> None:
+    joined = [f"{name}={value}" for name, value in zip(options[::2], options[1::2], strict=True)]
+    check_refused(run(files / "good.png", files / "good.png", *joined), message)
 
 
 def test_masks(matched: Matched, files: Path, tmp_path: Path) -> None:

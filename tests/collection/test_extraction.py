@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +91,29 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, photos: Path, monkeypatc
     extract(make(tmp_path, photos))
     extract(make(tmp_path, photos))
     assert written == [1]
+
+
+def test_two_processes_at_once(tmp_path: Path, photos: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """While one writes its first shard, another comes, does the second, and leaves the first to it."""
+    caplog.set_level(logging.INFO, "steerers")
+    first, second = make(tmp_path, photos), make(tmp_path, photos)
+    written = []
+    real = Collection.write_features
+
+    @contextmanager
+    def write(self: Collection, shard: int) -> Iterator[object]:
+        with real(self, shard) as writer:
+            written.append((self is first, shard))
+            if self is first:
+                extract(second)
+            yield writer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Collection, "write_features", write)
+        extract(first)
+    assert written == [(True, 0), (False, 1)]
+    assert "1 shards are being written by other processes, and were left to them" in caplog.text
+    assert first.status()["photographs"] == Count(4, 0, 0)
 
 
 def test_broken_photographs_are_left_out_and_tried_again(

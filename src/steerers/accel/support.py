@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
-import warnings
 from functools import cache
 
 import torch
+
+logger = logging.getLogger(__name__)
 
 LEAST_CAPABILITY = (8, 0)
 
@@ -40,7 +42,7 @@ def unavailable(device: torch.device) -> str | None:
 
 
 def _failure(device: torch.device) -> str | None:
-    """Why nothing can be compiled and launched, if so, for which Triton needs a C compiler; also as a warning."""
+    """Why nothing can be compiled and launched, if so, for which Triton needs a C compiler; also logged."""
     try:
         from steerers.accel.common_kernels import try_out
 
@@ -50,10 +52,6 @@ def _failure(device: torch.device) -> str | None:
     except Exception as error:  # whatever a compiler or a driver may raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         message = f"Triton is installed but does not work on {device}"
-        warnings.warn(
-            f"{message}, so that PyTorch's own kernels are used, which is slower: {reason}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        logger.warning("%s, so that PyTorch's own kernels are used, which is slower: %s", message, reason)
         return f"{message}: {reason}"
     return None

@@ -391,9 +391,24 @@ EQUIVARIANCE = Offer(
         Option("--margin", "between disc and border (default: %(default)g)", float, "PX", 16.0),
     ),
 )
+RETRIEVAL = Offer(
+    name="retrieval",
+    help="whether rotated photographs find their neighbours",
+    about="Look for each photograph among all others, as it is and rotated by a random angle, by vectors that are "
+    "pooled from its descriptions as they are, and from what no rotation changes in them, as `steerers pairs "
+    "--similar` does. What shall be found are those next to it in its folder, in the order of names.",
+    example="""\
+  steerers eval retrieval --data strecha --models compact,upright-sift --report out
+""",
+    data="a folder with photographs, or folders of them, taken one after the other",
+    models=f"{DEFAULT_MODEL},upright-sift,sift",
+    max_size=1024,
+    keeps_matches=False,
+    own_options=(Option("--within", "places apart of neighbours, at most (default: %(default)s)", positive, "N", 2),),
+)
 
 OFFERS: tuple[Offer, ...] = (
     OXFORD, HPATCHES, ROTO_360, *MEGADEPTH.values(), *SCANNET.values(), CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME,
-    EQUIVARIANCE,
+    EQUIVARIANCE, RETRIEVAL,
 )  # fmt: skip
 """All that there are, in the order of the help."""

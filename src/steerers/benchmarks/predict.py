@@ -311,6 +311,10 @@ class FeatureCache:
             self._show(path, rotation)
         return self.views[path, rotation]
 
+    def show(self, view: View) -> Image:
+        """The image that a view is of, as the matcher is given it."""
+        return self._show(view.path, view.rotation)
+
     def _show(self, path: Path, rotation: int) -> Image:
         """What the matcher is given."""
 
@@ -325,7 +329,7 @@ class FeatureCache:
         """Features of a view, for augmentation rotated by a further ``angle`` in radians, in pixels of the view."""
 
         def make() -> Extracted:
-            image = self._show(view.path, view.rotation)
+            image = self.show(view)
             extract = partial(pipeline.extract_rotated, image, angle) if angle else partial(pipeline.extract, image)
             return timed(extract, pipeline.device)
 
@@ -454,7 +458,10 @@ def _predict(cache: FeatureCache, pipeline: Pipeline, view0: View, view1: View) 
     extracted.append(cache.extract(pipeline, view1))
     *rotated0, features1 = (features for features, _ in extracted)
     match = partial(pipeline.match, rotated0[0]) if pipeline.tta is None else partial(pipeline.match_rotated, rotated0)
-    matches, matching_seconds = timed(lambda: match(features1), pipeline.device)
+    images = (cache.show(view0), cache.show(view1)) if pipeline.refinement is not None else ()
+    matches, matching_seconds = timed(
+        lambda: pipeline.refined(match(features1), *images) if images else match(features1), pipeline.device
+    )
     return Prediction(
         matches=replace(
             matches,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ _OPTIONS: dict[str, type[int] | type[float]] = {
     "ratio": float,
     "subset_size": int,
     "seed": int,
+    "refine": int,
 }
 
 
@@ -136,8 +137,9 @@ def share_extractors(runs: Sequence[Run]) -> list[Run]:
 
 
 def describe_matching(pipeline: Pipeline) -> dict[str, Any]:
-    """Name and options of how a pipeline matches, see :func:`describe_strategy`."""
-    return describe_strategy(pipeline.strategy, pipeline.tta)
+    """Name and options of how a pipeline matches, see :func:`describe_strategy`, and how it refines places, if so."""
+    told = describe_strategy(pipeline.strategy, pipeline.tta)
+    return told if pipeline.refinement is None else {**told, "refinement": asdict(pipeline.refinement)}
 
 
 def describe_steerer(steerer: Steerer) -> str:

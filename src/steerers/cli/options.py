@@ -182,7 +182,8 @@ IMAGES = (
     EXIF,
 )
 COMPUTING = (DEVICE, precision())
-MATCHER: Options = (*MODEL, STEERER, *STRATEGY, *IMAGES, *COMPUTING)
+REFINE = flag("--refine", "register the two patches of every match: places to a small fraction of a pixel")
+MATCHER: Options = (*MODEL, STEERER, *STRATEGY, *IMAGES, REFINE, *COMPUTING)
 """What :func:`steerers.load` takes."""
 
 
@@ -190,7 +191,7 @@ def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments for :func:`steerers.load`, of those of :data:`MATCHER` that a command has."""
     same = (
         "detector", "steerer", "strategy", "order", "angles", "num_keypoints", "max_size", "resize", "exif", "device",
-        "precision", "tile",
+        "precision", "tile", "refine",
     )  # fmt: skip
     options = {name: getattr(arguments, name) for name in same if hasattr(arguments, name)}
     options["weights"] = arguments.weights or ()

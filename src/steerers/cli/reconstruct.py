@@ -63,7 +63,11 @@ COMMAND = Command(
     options=(
         Option("photos", "a folder of photographs", Path, "PHOTOS"),
         Option("-o --out", "a folder", Path, "OUT", required=True),
-        *options.MATCHER,
+        *options.MODEL,
+        options.STEERER,
+        *options.STRATEGY,
+        *options.IMAGES,
+        *options.COMPUTING,
         flag("--float32", "keep descriptions as float32, in twice the room (default: float16)"),
         *CHOICE,
         *options.VERIFICATION,

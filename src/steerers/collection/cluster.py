@@ -71,7 +71,7 @@ def run_on_ray(
     ours = not ray.is_initialized()
     if ours:
         quiet = {"include_dashboard": False} if address == LOCAL else {}
-        ray.init(None if address == LOCAL else address, log_to_driver=False, logging_level=logging.ERROR, **quiet)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **quiet)
     try:
         resource = "GPU" if str(how.get("device", "cpu")).startswith("cuda") else "CPU"
         count = int(ray.cluster_resources().get(resource, 0))
@@ -103,10 +103,11 @@ def _run(ray: Any, start: Callable[[], Any], count: int, sizes: dict[int, int], 
         worker, number = doing.pop(promise)
         try:
             busy += ray.get(promise) is None
-        except ray.exceptions.RayActorError:
+        except ray.exceptions.RayActorError as error:
             deaths[number] += 1
             if deaths[number] == MOST_DEATHS:
-                raise ValueError(f"{MOST_DEATHS} workers died of shard {number}: is there enough memory?") from None
+                reason = " ".join(str(error).split())[-300:]
+                raise ValueError(f"{MOST_DEATHS} workers died of shard {number}, the last so: {reason}") from None
             tell(f"a worker died; shard {number} is done again", logging.WARNING)
             waiting.appendleft(number)
             worker = start()

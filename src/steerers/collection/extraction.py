@@ -60,7 +60,8 @@ def extract(
     sizes = [len(names) for names in collection.feature_shards()]
     done = sum(sizes[number] for number in (share or Share()).of(range(len(sizes))) if number not in left)
     work = partial(extract_shard, collection, pipeline, batch)
-    do_shards(work, left, sizes, "extracting features", "photograph", done)
+    told = {"what": "extracting features", "unit": "photograph"}
+    do_shards(work, left, sizes, lambda number: not retry and collection.is_extracted(number), done=done, **told)
 
 
 def extraction_left(collection: Collection, share: Share | None = None, retry: bool = False) -> list[int]:

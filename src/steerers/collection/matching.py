@@ -51,7 +51,7 @@ def match_pairs(
     sizes = [len(pairs) for pairs in collection.match_shards()]
     done = sum(sizes[number] for number in (share or Share()).of(range(len(sizes))) if number not in left)
     work = partial(match_shard, collection, pipeline, batch)
-    do_shards(work, left, sizes, "matching pairs", "pair", done)
+    do_shards(work, left, sizes, collection.is_matched, what="matching pairs", unit="pair", done=done)
 
 
 def load_matcher(collection: Collection, weights: Sequence[StrPath] = (), **options: Any) -> Pipeline:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from steerers._console import progress, tell
 from steerers._devices import parse_device
-from steerers._parallel import alone
+from steerers._parallel import alone, spread_on
 from steerers.steering.irreps import Irreps
 
 if TYPE_CHECKING:
@@ -140,14 +141,14 @@ class Similarities:
         if not sum(map(len, sample)):
             raise ValueError(f"no photograph of {collection.folder} has keypoints to be compared by")
         vocabulary = alone(lambda: Vocabulary.learn(sample, irreps))
-        made = [
-            alone(lambda: vocabulary.vector(one).half().cpu())  # noqa: B023, called at once
-            for one in descriptions(names, "pooling descriptions")
-        ]
+        pooled = descriptions(names, "pooling descriptions")
+        made: list[Tensor] = []
+        while together := list(islice(pooled, 2 * torch.get_num_threads())):
+            made += spread_on(where, lambda one: vocabulary.vector(one).half().cpu(), together)
         return cls(names, torch.stack(made).to(where))
 
     def nearest(self, count: int, beyond: int | None = None) -> list[Pair]:
-        """Each photograph with the ``count`` others to which it is most similar.
+        """Each photograph with the ``count`` others to which it is most similar; those without keypoints with none.
 
         Args:
             beyond: only such as are more than so many places away in the order of the names.
@@ -168,7 +169,9 @@ class Similarities:
             columns = self.vectors[first : first + _COLUMNS].float()
             other = torch.arange(first, first + len(columns), device=rows.device)
             cosines = rows @ columns.mT  # (B, C)
-            cosines.masked_fill_((other - own).abs() <= (beyond or 0), -torch.inf)
+            near = (other - own).abs() <= (beyond or 0)
+            blank = (rows == 0).all(dim=1)[:, None] | (columns == 0).all(dim=1)
+            cosines.masked_fill_(near | blank, -torch.inf)
             best, of = torch.cat([best, cosines], dim=1), torch.cat([of, other.expand_as(cosines)], dim=1)
             best, order = best.topk(min(count, best.shape[1]), dim=1)
             of = of.gather(1, order)

@@ -33,21 +33,33 @@ class Worker(Protocol):
         """Do a shard, and call ``advance`` for every item of it."""
 
 
-def do_shards(work: Worker, numbers: Sequence[int], sizes: Sequence[int], what: str, unit: str, done: int) -> None:
-    """Do shards one after the other, with progress; those that other processes are writing are left to them.
+def do_shards(
+    work: Worker,
+    numbers: Sequence[int],
+    sizes: Sequence[int],
+    is_done: Callable[[int], bool],
+    *,
+    what: str,
+    unit: str,
+    done: int,
+) -> None:
+    """Do shards one after the other, with progress; what other processes write, or have written since, is theirs.
 
     Args:
         numbers: of the shards that are left.
         sizes: how many items each of all shards has.
+        is_done: whether a shard is there by now.
         what: is done, for the progress; ``unit`` is what an item is called, and ``done`` of them are.
     """
-    busy = []
+    busy = 0
     total = done + sum(sizes[number] for number in numbers)
     with Progress(what, total, unit, done=done) as progress:
         for number in numbers:
+            if is_done(number):
+                continue
             try:
                 work(number, progress.advance)
             except BusyError:
-                busy.append(number)
+                busy += 1
     if busy:
-        tell(f"{len(busy)} shards are being written by other processes, and were left to them")
+        tell(f"{busy} shards are being written by other processes, and were left to them")

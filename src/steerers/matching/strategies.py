@@ -615,6 +615,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
 """The strategies, which match descriptions."""
 NAMES = STRATEGY_NAMES
 """What users may type for a strategy: those, and test-time augmentation."""
+NEEDS_IMAGES = "tta describes rotated copies of the image: give the images to the matcher, not descriptions"
 
 
 def make_strategy(
@@ -636,7 +637,7 @@ def make_strategy(
     """
     check_name(name)
     if name == TTA:
-        raise ValueError("tta describes rotated copies of the image: give the images to the matcher, not descriptions")
+        raise ValueError(NEEDS_IMAGES)
     cls = STRATEGIES[name]
     if issubclass(cls, SteererStrategy) and steerer is None:
         raise ValueError(f"strategy {name!r} needs a steerer, and this model has none; use dual-softmax or tta")

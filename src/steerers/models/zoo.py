@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from steerers import _choices
 from steerers._files import StrPath
 from steerers._weights import WeightsError
+from steerers.features import Keypoints
 from steerers.models import downloads, parts
 from steerers.models.base import Combined, Descriptor, Detector, Extractor, LogitDetector
 from steerers.models.classical import Orb, Sift, UprightSift, c4_permutation
@@ -274,6 +275,7 @@ def build(
     detector: StrPath | None = None,
     steerer: StrPath | Steerer | None = None,
     weights: StrPath | Sequence[StrPath] = (),
+    network: bool = True,
 ) -> Model:
     """The model of that name, or that a run of training left; weights that are not here are downloaded.
 
@@ -283,14 +285,31 @@ def build(
         steerer: instead of the model's own; or its file, which ``steerers fit`` or ``train`` wrote for this model, or a
             published matrix.
         weights: files to use instead of those in the cache; see :func:`locate`.
+        network: without it the model can match what others described, and needs no weights but those of its steerer.
     """
     entry = find(name)
     if steerer is not None:
         entry = with_steerer(entry, steerer if isinstance(steerer, Steerer) else Path(steerer))
     if detector is not None:
         entry = with_detector(entry, detector)
+    if not network:
+        entry = replace(entry, descriptor=Part(lambda _: _Elsewhere(entry.dim)), detector=None)
     given = (weights,) if isinstance(weights, str | os.PathLike) else weights
     return entry.build(locate(entry, given))
+
+
+class _Elsewhere(Extractor):
+    """Stands for the network of a model whose descriptions are made elsewhere."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def detect(self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None) -> list[Keypoints]:
+        raise NotImplementedError("this model was built without its network")
+
+    def describe(self, images: Tensor, keypoints: Sequence[Keypoints]) -> list[Tensor]:
+        raise NotImplementedError("this model was built without its network")
 
 
 def locate(entry: Entry, given: Sequence[StrPath] = ()) -> dict[str, Path]:

@@ -241,7 +241,7 @@ class Representation:
         """How a rotation acts coordinate by coordinate, in O(D).
 
         Returns:
-            ``(frequency, partner, sign)``, each (D,): a rotation by ``t`` maps ``d`` to
+            ``(frequency, partner, sign)``, each (D,). A rotation by ``t`` maps ``d`` to
             ``cos(frequency t) d + sign sin(frequency t) d[partner]``.
         """
         frequencies: list[int] = []

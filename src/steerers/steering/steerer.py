@@ -182,7 +182,7 @@ class Steerer(nn.Module):
                 C_n it must be a multiple of 2 pi / n.
 
         Returns:
-            (..., D), not normalised: a learned steerer does not keep lengths.
+            (..., D), not normalised, since a learned steerer does not keep lengths.
         """
         descriptions = as_tensor("descriptions", descriptions)
         if not descriptions.is_floating_point():
@@ -249,9 +249,10 @@ class Steerer(nn.Module):
         if not self.group.continuous:
             raise ValueError(f"a {self.group} steerer has single rotations; the exponential is for SO(2)")
         generator = self.generator().detach()
-        if self._exponential is None or not torch.equal(self._exponential[0], generator):
-            self._exponential = generator.clone(), analysis.exponential(generator)
-        return self._exponential[1]
+        kept = self._exponential
+        if kept is None or kept[0].device != generator.device or not torch.equal(kept[0], generator):
+            self._exponential = kept = generator.clone(), analysis.exponential(generator)
+        return kept[1]
 
     def invariant_projector(self) -> Tensor:
         """The (D, D) projector to the descriptions that no rotation changes."""

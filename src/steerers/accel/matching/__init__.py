@@ -8,7 +8,7 @@ as a CUDA graph, and replayed from then on. Recordings keep memory between calls
 
 from __future__ import annotations
 
-import warnings
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, singledispatch
@@ -27,6 +27,7 @@ from steerers.matching.harmonics import Rotated
 from steerers.matching.similarity import Aligned, Cosine, CosineAfterRotation, Similarity, Steered, float_type
 
 __all__ = ["forget_recordings", "solve"]
+logger = logging.getLogger(__name__)
 NUM_RECORDINGS = 16
 """How many are kept, the latest used."""
 RECORDED_INPUTS = 12 << 20
@@ -190,10 +191,8 @@ def _give_up(error: RuntimeError) -> None:
     """Record nothing from here on, and say so, once. What is wrong with the descriptions shows without a recording."""
     _recordings.capacity = 0
     _recordings.clear()
-    warnings.warn(
-        f"matching could not be recorded as a CUDA graph and is launched step by step from here on: {error}",
-        RuntimeWarning,
-        stacklevel=2,
+    logger.warning(
+        "matching could not be recorded as a CUDA graph and is launched step by step from here on: %s", error
     )
 
 
