@@ -102,6 +102,14 @@ def test_contradicted_pairs_come_and_go(tmp_path: Path, verified: Verified) -> N
     assert write_database(verified, path).verified == 9
 
 
+def test_pairs_that_are_taken_out(tmp_path: Path, verified: Verified) -> None:
+    path = tmp_path / "database.db"
+    write_database(verified, path)
+    verified.collection.set_pairs(verified.collection.pairs()[3:])
+    fewer = verify(verified.collection)
+    assert write_database(fewer, path).verified == len(fewer.consistent) < len(verified.consistent)
+
+
 @pytest.mark.parametrize(
     ("focal", "camera", "cameras", "count", "prior"),
     [
@@ -122,11 +130,19 @@ def test_cameras(tmp_path: Path, focal: bool, camera: str, cameras: str, count: 
             assert found.focal_length == pytest.approx(FOCAL if prior else 1.2 * max(SIZE))
 
 
+def test_cameras_shared_in_another_way_are_refused(tmp_path: Path, verified: Verified) -> None:
+    for first, second in (("one", "each"), ("each", "one")):
+        path = tmp_path / f"{first}.db"
+        write_database(verified, path, cameras=first)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=f"share cameras in another way than '{second}'"):
+            write_database(verified, path, cameras=second)  # type: ignore[arg-type]
+
+
 def test_a_database_of_another_model_is_refused(tmp_path: Path, verified: Verified) -> None:
     path = tmp_path / "database.db"
     write_database(verified, path)
     before = contents(path)
-    other = verify(make_collection(tmp_path / "other", [make_scene(5)], seed=7))
+    other = verify(make_collection(tmp_path / "other", [make_scene(5)], focal=True, camera="Pin hole", seed=7))
     with pytest.raises(
         ValueError, match=r"has other keypoints of 'scene a/00 é.jpg' than .*other: it is of another model"
     ):
@@ -158,4 +174,4 @@ except OSError as error:
     print(error.strerror, error.filename)
 """
     lines, _ = run_on_full_disk(code, tmp_path, 90_000)
-    assert lines == ["the disk is full (No space left on device) database.db"]
+    assert lines == ["the disk is full (File too large) database.db"]

@@ -90,6 +90,22 @@ def test_positions_without_altitude() -> None:
     assert found.transform.R[2, 2] == pytest.approx(1.0, abs=1e-6)  # up stays up
 
 
+def test_altitudes_that_drift_are_not_used() -> None:
+    rng = np.random.default_rng(2)
+    centres, positions, metres = make_flight(rng, 20, 1.0)
+    assert not align(centres, positions, HOME).level
+    drifting: dict[str, Position] = {
+        name: (latitude, longitude, float(8 * k + rng.normal(0, 20)))
+        for k, (name, (latitude, longitude, _)) in enumerate(positions.items())
+    }
+    found = align(centres, drifting, HOME)
+    assert found.level
+    assert found.wrong == ()
+    placed = found.transform(np.stack(list(centres.values())))
+    assert np.median(np.linalg.norm((placed - metres)[:, :2], axis=1)) < 5.0
+    assert found.error == pytest.approx(np.median(list(found.offsets.values())))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

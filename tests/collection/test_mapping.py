@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from collection.scenes import Scene, make_collection, make_scene
+from helpers import run_on_full_disk
 from steerers.collection import mapping
 from steerers.collection.colmap import write_database
 from steerers.collection.georeference import Position, fit_similarity, from_enu
@@ -80,6 +81,22 @@ def test_one_photograph_and_the_same_one_again_make_no_model(tmp_path: Path) -> 
     assert reconstruct(tmp_path / "same", [same]) == []
 
 
+def test_a_full_disk(tmp_path: Path) -> None:
+    write_database(verify(make_collection(tmp_path / "out", [make_scene(4, points=1500)])), tmp_path / "database.db")
+    code = """
+from pathlib import Path
+from steerers.collection.mapping import map_database
+try:
+    map_database(Path("database.db"), Path("nowhere"), Path("sparse"))
+except OSError as error:
+    print(error.strerror, error.filename)
+"""
+    lines, _ = run_on_full_disk(code, tmp_path, 70_000)
+    assert lines == ["the disk is full (File too large) sparse"]
+    assert not (tmp_path / "sparse").exists()
+    assert not list(tmp_path.glob(".sparse*"))
+
+
 def positions_of(scene: Scene, metres: float = 20.0) -> dict[str, Position]:
     places = from_enu(scene.centres * metres, HOME)
     return {f"scene a/{k:02d} é.jpg": (a, b, c) for k, (a, b, c) in enumerate(places.tolist())}
@@ -119,7 +136,11 @@ def test_a_model_on_the_earth(tmp_path: Path) -> None:
 def test_without_gps(tmp_path: Path) -> None:
     scene = make_scene(4, points=200)
     path = tmp_path / "cameras.geojson"
-    for positions, reason in (({}, "no photograph has a GPS position"), ({"x": (1.0, 2.0, None)}, "three are needed")):
+    for positions, reason in (
+        (None, "GPS was left aside"),
+        ({}, "no photograph has a GPS position"),
+        ({"x": (1.0, 2.0, None)}, "three are needed"),
+    ):
         (placed,) = reconstruct(tmp_path / "out", [scene], positions)  # type: ignore[arg-type]
         assert placed.alignment is None
         assert reason in placed.reason

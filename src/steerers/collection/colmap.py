@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,19 +67,13 @@ class Written:
 
 
 def write_database(
-    verified: Verified,
-    path: Path,
-    *,
-    cameras: Cameras = "auto",
-    keep_contradicted: bool = False,
-    raw_matches: bool = True,
+    verified: Verified, path: Path, *, cameras: Cameras = "auto", keep_contradicted: bool = False
 ) -> Written:
     """Write a collection and its verified pairs into a database, or what is missing of them.
 
     Args:
         cameras: see :data:`CAMERAS`.
         keep_contradicted: also the geometry of pairs that their triangles contradict.
-        raw_matches: also the matches that geometry does not explain, as COLMAP's own matchers leave them.
 
     Raises:
         ValueError: if there is a file that is no database, or one of other photographs or keypoints.
@@ -88,10 +82,10 @@ def write_database(
     pycolmap = import_pycolmap()
     collection, photographs = verified.collection, verified.collection.photographs()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with quiet(pycolmap), _reaching(path), pycolmap.Database.open(path) as database:
+    with open_database(path) as database:
         ids = _write_photographs(pycolmap, database, collection, photographs, cameras, path)
         chosen = verified.good if keep_contradicted else verified.consistent
-        _write_pairs(pycolmap, database, verified, ids, {verdict.pair for verdict in chosen}, raw_matches)
+        _write_pairs(pycolmap, database, verified, ids, {verdict.pair for verdict in chosen})
         return Written(
             database.num_images(),
             database.num_cameras(),
@@ -101,34 +95,48 @@ def write_database(
 
 
 @contextmanager
-def _reaching(path: Path) -> Iterator[None]:
-    """Errors of SQLite, which has words of its own for all of them, name the database and say what to do."""
+def open_database(path: Path) -> Iterator[Any]:
+    """``pycolmap.Database``, made if it is not there, whose errors name the file and say what to do.
+
+    Raises:
+        ValueError: if it is no database.
+        OSError: if the disk is full; opening writes files beside it.
+    """
+    pycolmap = import_pycolmap()
     if path.is_file() and path.stat().st_size:
         with path.open("rb") as file:
             if file.read(16) != b"SQLite format 3\0":
                 raise ValueError(f"{path} is no COLMAP database; name another file, or remove it")
     try:
-        yield
+        with quiet(pycolmap), pycolmap.Database.open(path) as database:
+            yield database
     except (RuntimeError, ValueError) as error:
         if "SQLite" not in str(error) and "database factory" not in str(error):
             raise
-        if disk_is_full(path.parent):
-            raise OSError(errno.ENOSPC, f"the disk is full ({os.strerror(errno.ENOSPC)})", str(path)) from error
+        check_room(path.parent, path)
         reason = " ".join(str(error).split())
         raise ValueError(f"{path}: not a COLMAP database, damaged, or in use by another program ({reason})") from error
 
 
-def disk_is_full(folder: Path) -> bool:
-    """Whether not even a small file can be written in a folder, or none as long as those that are there."""
-    longest = max((entry.stat().st_size for entry in folder.iterdir() if entry.is_file()), default=0)
+def check_room(folder: Path, path: Path) -> None:
+    """Refuse to go on if the disk is full: libraries in C++ may not notice, or say so in words of their own.
+
+    Args:
+        folder: in which something was written, for now; ``path`` is what it will be.
+
+    Raises:
+        OSError: naming ``path``, if not even a little can be added to a file as long as those that are there.
+    """
+    longest = max((entry.stat().st_size for entry in folder.rglob("*") if entry.is_file()), default=0)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.seek(longest)  # a limit of the file system, or of the process, may be on the length alone
-            file.write(bytes(1 << 18))
+            file.write(bytes(1 << 16))
             file.flush()
-    except OSError:
-        return True
-    return False
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise OSError(error.errno, f"the disk is full ({os.strerror(error.errno)})", str(path)) from error
+        raise
 
 
 # Photographs ----------------------------------------------------------------------------------------------------------
@@ -150,7 +158,7 @@ def _write_photographs(
             f"{path} holds {len(strangers)} photographs that are not in {collection.folder}, such as {strangers[0]!r}: "
             "name another file"
         )
-    shared = _cameras_there(there.values(), {p.name: p for p in photographs}, cameras)
+    shared = _cameras_there(there.values(), {p.name: p for p in photographs}, cameras, path)
     ids = {name: image.image_id for name, image in there.items()}
     with Progress("writing photographs", len(photographs), "photograph") as progress:
         for start in range(0, len(photographs), AT_ONCE):
@@ -165,8 +173,18 @@ def _write_photographs(
     return ids
 
 
-def _cameras_there(images: Any, photographs: dict[str, Photograph], cameras: Cameras) -> dict[Any, int]:
-    return {_camera_key(photographs[image.name], cameras): image.camera_id for image in images}
+def _cameras_there(
+    images: Iterable[Any], photographs: dict[str, Photograph], cameras: Cameras, path: Path
+) -> dict[Any, int]:
+    """The identifiers of the cameras that are there, by what makes photographs share one."""
+    pairs = {(_camera_key(photographs[image.name], cameras), image.camera_id) for image in images}
+    shared = dict(pairs)
+    if len(shared) < len(pairs) or len(set(shared.values())) < len(shared):
+        raise ValueError(
+            f"{path} has photographs that share cameras in another way than {cameras!r}: name another file, or "
+            "remove it"
+        )
+    return shared
 
 
 def _camera_key(photograph: Photograph, cameras: Cameras) -> Any:
@@ -213,32 +231,31 @@ def to_colmap(keypoints: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _write_pairs(
-    pycolmap: Any,
-    database: Any,
-    verified: Verified,
-    ids: dict[str, int],
-    chosen: set[tuple[str, str]],
-    raw_matches: bool,
+    pycolmap: Any, database: Any, verified: Verified, ids: dict[str, int], chosen: set[tuple[str, str]]
 ) -> None:
+    _remove_others(pycolmap, database, {frozenset(ids[name] for name in verdict.pair) for verdict in verified.verdicts})
     with Progress("writing pairs", len(verified.verdicts), "pair") as progress:
         for start in range(0, len(verified.verdicts), AT_ONCE):
             with pycolmap.DatabaseTransaction(database):
                 for verdict in verified.verdicts[start : start + AT_ONCE]:
-                    _write_pair(pycolmap, database, verified, ids, verdict, verdict.pair in chosen, raw_matches)
+                    _write_pair(pycolmap, database, verified, ids, verdict, verdict.pair in chosen)
                     progress.advance()
 
 
+def _remove_others(pycolmap: Any, database: Any, known: set[frozenset[int]]) -> None:
+    """Remove the geometry of pairs that are no longer asked for."""
+    there, _ = database.read_two_view_geometry_num_inliers()
+    for pair_id in there:
+        ids = pycolmap.pair_id_to_image_pair(pair_id)
+        if frozenset(ids) not in known:
+            database.delete_two_view_geometry(*ids)
+
+
 def _write_pair(
-    pycolmap: Any,
-    database: Any,
-    verified: Verified,
-    ids: dict[str, int],
-    verdict: Verdict,
-    chosen: bool,
-    raw_matches: bool,
+    pycolmap: Any, database: Any, verified: Verified, ids: dict[str, int], verdict: Verdict, chosen: bool
 ) -> None:
     first, second = (ids[name] for name in verdict.pair)
-    wants_raw = raw_matches and verdict.matches > 0 and not database.exists_matches(first, second)
+    wants_raw = verdict.matches > 0 and not database.exists_matches(first, second)
     if database.exists_two_view_geometry(first, second):
         if chosen and len(database.read_two_view_geometry(first, second).inlier_matches) == verdict.inliers:
             chosen = False  # it is there

@@ -21,9 +21,9 @@ SEMI_MAJOR, FLATTENING = 6_378_137.0, 1 / 298.257223563
 MOST_TRIPLES, SEED = 2000, 0
 TOLERANCE = 5.0
 """A position that is off by less metres than this is never called wrong: so much GPS errs anyway."""
-WELL_SPREAD, FOLLOWS = 0.02, 0.3
-"""Least ratio of the second extent of the positions to the first, below which they lie on a line; and largest ratio of
-what positions are off by, at the median, to their extent, above which they say nothing of the model."""
+WELL_SPREAD, FOLLOWS = 0.02, 0.5
+"""Least ratio of the second extent of the positions to the first, below which they lie on a line; and least fraction of
+the variance of the positions that the model must explain (R squared, adjusted for its seven degrees of freedom)."""
 
 
 # The Earth ------------------------------------------------------------------------------------------------------------
@@ -94,6 +94,8 @@ class Alignment:
         offsets: metres from where the model has a photograph to where GPS has it, by name.
         wrong: those of them whose GPS position is not believed.
         error: median of the offsets of the others.
+        level: altitudes were not used, for some are missing or they follow the model worse than one height for all
+            does; offsets are horizontal then.
     """
 
     transform: Similarity
@@ -101,6 +103,7 @@ class Alignment:
     offsets: dict[str, float]
     wrong: tuple[str, ...]
     error: float
+    level: bool = False
 
 
 class NotAlignedError(ValueError):
@@ -118,8 +121,8 @@ def align(centres: Mapping[str, Array], positions: Mapping[str, Position], origi
     """Find the similarity from a model to metres that suits most GPS positions; the others are told apart.
 
     It is the one of least median of squares over triples of photographs, refined on those that it suits: a position in
-    another country moves nothing as long as most are right. Where some altitudes are missing, none is used, and the
-    photographs count as taken at one height.
+    another country moves nothing as long as most are right. Altitudes of GPS are often far worse than the rest: where
+    one height for all photographs follows the model better, or some altitudes are missing, they are not used.
 
     Args:
         centres: (3,) of each photograph of the model, by name; ``positions`` of those that have one.
@@ -130,19 +133,54 @@ def align(centres: Mapping[str, Array], positions: Mapping[str, Position], origi
     names = sorted(centres.keys() & positions.keys())
     if len(names) < 3:
         raise NotAlignedError(f"{len(names)} of its photographs have a GPS position, and three are needed")
-    level = any(positions[name][2] is None for name in names)
-    places = np.array([(*positions[name][:2], origin[2] if level else positions[name][2]) for name in names])
-    source, target = np.stack([centres[name] for name in names]), to_enu(places, origin)
-    transform, wrong = _search(source, target)
-    off = np.linalg.norm(transform(source) - target, axis=1)
-    _check(source[~wrong], target[~wrong], off[~wrong])
+    source = np.stack([centres[name] for name in names])
+    level = to_enu(np.array([(*positions[name][:2], origin[2]) for name in names]), origin)
+    fits = [_fit(source, level)]
+    if all(positions[name][2] is not None for name in names):
+        fits.insert(0, _fit(source, to_enu(np.array([positions[name] for name in names], np.float64), origin)))
+    best = max(fits, key=lambda fit: fit.follows)
+    if best.reason or best.follows < FOLLOWS:
+        raise NotAlignedError(best.reason or f"its GPS positions do not follow it: they are {best.told()}")
+    is_level = best is fits[-1]
+    off = np.linalg.norm((best.transform(source) - best.target)[:, : 2 if is_level else 3], axis=1)
     return Alignment(
-        transform,
+        best.transform,
         origin,
         dict(zip(names, off.tolist(), strict=True)),
-        tuple(name for name, bad in zip(names, wrong, strict=True) if bad),
-        float(np.median(off[~wrong])),
+        tuple(name for name, bad in zip(names, best.wrong, strict=True) if bad),
+        float(np.median(off[~best.wrong])),
+        is_level,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """A similarity to (N, 3) positions, which are too far off, and how well it follows the others, or why it does not
+    (then ``follows`` is below 0)."""
+
+    transform: Similarity
+    target: Array
+    wrong: NDArray[np.bool_]
+    off: Array
+    follows: float
+    reason: str = ""
+
+    def told(self) -> str:
+        right = self.target[~self.wrong]
+        extent = float(np.sqrt(((right - right.mean(axis=0)) ** 2).sum(axis=1).mean()))
+        return f"{np.median(self.off[~self.wrong]):.3g} m off over an extent of {extent:.3g} m"
+
+
+def _fit(source: Array, target: Array) -> _Fit:
+    transform, wrong = _search(source, target)
+    off = np.linalg.norm(transform(source) - target, axis=1)
+    right = ~wrong
+    reason = _why_not(source[right], target[right])
+    count = int(right.sum())
+    total = float(((target[right] - target[right].mean(axis=0)) ** 2).sum())
+    left = float((off[right] ** 2).sum())
+    follows = -1.0 if reason else 1 - (left / max(3 * count - 7, 1)) / (total / (3 * count - 3))
+    return _Fit(transform, target, wrong, off, follows, reason)
 
 
 def fit_similarity(source: Array, target: Array) -> Similarity | None:
@@ -187,15 +225,12 @@ def _triples(count: int) -> list[list[int]]:
     return [rng.choice(count, 3, replace=False).tolist() for _ in range(MOST_TRIPLES)]
 
 
-def _check(source: Array, target: Array, off: Array) -> None:
+def _why_not(source: Array, target: Array) -> str:
+    """Why positions do not determine a similarity; empty if they do."""
     if len(source) < 3:
-        raise NotAlignedError("fewer than three of its GPS positions agree with it")
+        return "fewer than three of its GPS positions agree with it"
     for what, points in (("photographs", source), ("GPS positions", target)):
         extents = np.linalg.svd(points - points.mean(axis=0), compute_uv=False)
         if extents[1] < WELL_SPREAD * extents[0]:
-            raise NotAlignedError(f"its {what} lie on a line, around which it could be turned at will")
-    extent = float(np.sqrt(((target - target.mean(axis=0)) ** 2).sum(axis=1).mean()))
-    if np.median(off) > FOLLOWS * extent:
-        raise NotAlignedError(
-            f"its GPS positions do not follow it: they are {np.median(off):.3g} m off over an extent of {extent:.3g} m"
-        )
+            return f"its {what} lie on a line, around which it could be turned at will"
+    return ""

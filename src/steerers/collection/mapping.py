@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from steerers._console import Bar, tell
 from steerers._files import atomic_write, read_json, write_text
-from steerers.collection.colmap import disk_is_full, import_pycolmap, quiet
+from steerers.collection.colmap import check_room, import_pycolmap, open_database, quiet
 from steerers.collection.georeference import Alignment, NotAlignedError, Position, align, common_origin, from_enu
 
 Mapper = Literal["incremental", "global"]
@@ -80,28 +79,30 @@ def map_database(
 
     Args:
         photos: folder of the photographs, for the colours of points; without it they are black.
-        positions: of the photographs, by name.
+        positions: of the photographs, by name; ``None`` if they shall not be used.
         shrunk: stored pixels of one pixel of an image that was matched.
     """
-    options, where = options or MappingOptions(), dict(positions or {})
+    options = options or MappingOptions()
     made = {
         "options": asdict(options),
         "shrunk": shrunk,
-        "positions": {name: list(position) for name, position in sorted(where.items())},
+        "positions": {name: list(position) for name, position in sorted((positions or {}).items())},
         "database": _fingerprint(database),
     }
     known = _read_models(out, made)
     if known is not None:
-        return place_models(known, where)  # again: they are where they were, and it is known how well that suits
+        return place_models(known, positions)  # again: they stay where they are, and it is known how well that suits
     pycolmap = import_pycolmap()
-    with _new_folder(out) as folder, quiet(pycolmap), _naming_full_disk(folder, out):
+    with _new_folder(out) as folder, quiet(pycolmap), _with_room(folder, out):
         pycolmap.set_random_seed(options.seed)
         run = _incremental if options.mapper == "incremental" else _global
-        found = run(pycolmap, database, photos if photos.is_dir() else folder, folder, options, shrunk)
-        models = sorted(found.values(), key=lambda model: -model.num_reg_images())
-        placed = place_models([model for model in models if model.num_reg_images() >= options.min_model_size], where)
-        for entry in folder.iterdir():
-            shutil.rmtree(entry)
+        work = folder / "work"  # where COLMAP writes models as they are before they are placed
+        work.mkdir()
+        found = run(pycolmap, database, photos if photos.is_dir() else work, work, options, shrunk)
+        kept = [model for model in found.values() if model.num_reg_images() >= options.min_model_size]
+        kept = [model for model in kept if model.num_points3D() > 0]
+        placed = place_models(sorted(kept, key=lambda model: -model.num_reg_images()), positions)
+        shutil.rmtree(work)
         _write_models(folder, [one.model for one in placed], made)
     return placed
 
@@ -128,9 +129,8 @@ def _write_models(folder: Path, models: list[Any], made: Mapping[str, Any]) -> N
 
 def _fingerprint(database: Path) -> str:
     """Of what mapping depends on in a database."""
-    pycolmap = import_pycolmap()
     found = hashlib.sha256()
-    with pycolmap.Database.open(database) as opened:
+    with open_database(database) as opened:
         for camera in opened.read_all_cameras():
             found.update(f"{camera.camera_id} {camera.model_name} {camera.params_to_string()}".encode())
         for image in opened.read_all_images():
@@ -161,13 +161,14 @@ def _new_folder(out: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _naming_full_disk(folder: Path, out: Path) -> Iterator[None]:
+def _with_room(folder: Path, out: Path) -> Iterator[None]:
+    """A full disk is said to be one: COLMAP has other words for it, or none, and leaves a part of a file."""
     try:
         yield
-    except (RuntimeError, ValueError) as error:
-        if disk_is_full(folder):
-            raise OSError(errno.ENOSPC, f"the disk is full ({os.strerror(errno.ENOSPC)})", str(out)) from error
+    except (RuntimeError, ValueError):
+        check_room(folder, out)
         raise
+    check_room(folder, out)
 
 
 # Mappers --------------------------------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ def _incremental(
     told.mapper.abs_pose_max_error = 3 * error
     told.triangulation.merge_max_reproj_error = error
     told.triangulation.complete_max_reproj_error = error
-    with pycolmap.Database.open(database) as opened:
+    with open_database(database) as opened:
         total = opened.num_images()
     with Bar("mapping", total=total, unit="photograph") as bar:
         models: dict[int, Any] = pycolmap.incremental_mapping(
@@ -223,11 +224,12 @@ def centres_of(model: Any) -> dict[str, Array]:
     return {image.name: np.asarray(image.projection_center(), np.float64) for image in images}
 
 
-def place_models(models: list[Any], positions: Mapping[str, Position]) -> list[Placed]:
+def place_models(models: list[Any], positions: Mapping[str, Position] | None) -> list[Placed]:
     """Bring models to metres by GPS, each by itself but around one origin; they are changed in place."""
     pycolmap = import_pycolmap()
     if not positions:
-        return [Placed(model, None, "no photograph has a GPS position") for model in models]
+        reason = "GPS was left aside" if positions is None else "no photograph has a GPS position"
+        return [Placed(model, None, reason) for model in models]
     origin = common_origin(list(positions.values()))
     placed = []
     for model in models:
@@ -274,3 +276,4 @@ def write_points(model: Any, path: Path) -> None:
     """Write the points of a model as PLY, whole or not at all."""
     with atomic_write(path) as temporary:
         model.export_PLY(temporary)
+        check_room(path.parent, path)

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from steerers._choices import DEFAULT_MODEL
 from steerers._console import tell
 from steerers._files import StrPath, write_text
@@ -192,9 +194,9 @@ def _tell_pairs(verified: Verified) -> None:
 
 
 def _shrunk(verified: Verified) -> float:
-    """Stored pixels of a pixel as it was matched; of photographs of several sizes, the most."""
+    """Stored pixels of a pixel as it was matched; the median of the photographs."""
     photographs = verified.collection.photographs()
-    return max((view_of(verified.collection, photograph).shrunk for photograph in photographs), default=1.0)
+    return float(np.median([view_of(verified.collection, one).shrunk for one in photographs] or [1.0]))
 
 
 def _positions(collection: Collection) -> dict[str, Position]:

@@ -117,7 +117,7 @@ def _model_section(number: int, model: Model, count: int) -> str:
     title = "The model" if count == 1 else f"Model {number}: {len(model.names)} photographs"
     placed = model.place.alignment is not None
     how = (
-        "From above, north up. Axes are in metres."
+        "From above, north up."
         if placed
         else "Seen along the direction in which the points are thinnest; without GPS neither up nor scale is known."
     )
@@ -129,7 +129,8 @@ def _model_section(number: int, model: Model, count: int) -> str:
         + _track_histogram(model.tracks)
         + "</div></div>"
     )
-    return _section(title, f"<p><small>{escape(how)} Triangles are cameras.</small></p>{view}{histograms}")
+    how += " Triangles are cameras; those that look straight at you or away are diamonds."
+    return _section(title, f"<p><small>{escape(how)}</small></p>{view}{histograms}")
 
 
 # Drawings -------------------------------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ def _top_view(model: Model, placed: bool) -> str:
     ]
     parts = [
         f'<rect width="{width:g}" height="{tall:g}" fill="#fbfcfd" stroke="{FAINT}"/>',
-        f'<g stroke-width="2.4" stroke-linecap="round">{"".join(dots)}</g>',
+        f'<g stroke-width="{2.4 if len(shown) > 3000 else 3.4}" stroke-linecap="round">{"".join(dots)}</g>',
         *cameras,
     ]
     if placed:
@@ -224,7 +225,7 @@ def _track_histogram(tracks: NDArray[np.int64]) -> str:
     most = max(3, min(most, 30))
     counts = np.bincount(np.minimum(tracks, most), minlength=most + 1)[2:]
     marks = [(k + 0.5, str(k + 2) + ("+" if k == most - 2 else "")) for k in range(0, most - 1, max(1, most // 8))]
-    return _bars(counts.tolist(), marks, "photographs that see a point")
+    return _bars(counts.tolist(), marks, "observations of a point")
 
 
 def _bars(counts: Sequence[int], marks: Sequence[tuple[float, str]], label: str) -> str:

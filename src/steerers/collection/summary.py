@@ -97,12 +97,13 @@ def _model_row(model: Model) -> dict[str, Any]:
         "photographs": len(model.names),
         "points": len(model.points),
         "observations": int(model.tracks.sum()),
-        "mean_track_length": round(float(model.tracks.mean()), 3) if len(model.tracks) else None,
-        "mean_reprojection_error": round(float(model.errors.mean()), 3) if len(model.tracks) else None,
+        "mean_track_length": round(float(model.tracks.mean()), 3),
+        "mean_reprojection_error": round(float(model.errors.mean()), 3),
         "gps": model.place.reason
         if alignment is None
         else {
             "error_m": round(alignment.error, 3),
+            "altitudes": not alignment.level,
             "used": len(alignment.offsets) - len(alignment.wrong),
             "wrong": {name: round(alignment.offsets[name], 1) for name in alignment.wrong},
         },
@@ -143,8 +144,8 @@ def sentences(numbers: Mapping[str, Any]) -> list[str]:
     if models:
         best = models[0]
         told.append(
-            f"{best['points']:,} points, seen by {best['mean_track_length']:.2f} photographs on average, reprojected "
-            f"to {best['mean_reprojection_error']:.2f} pixels"
+            f"{best['points']:,} points, observed {best['mean_track_length']:.2f} times on average, reprojected to "
+            f"{best['mean_reprojection_error']:.2f} pixels"
         )
     told.append(
         f"{pairs['verified']:,} of {pairs['matched']:,} matched pairs are explained by geometry; the rotations of "
@@ -187,6 +188,10 @@ def _gps_told(number: int, model: Mapping[str, Any], count: int) -> list[str]:
     if isinstance(gps, str):
         return [which + gps]
     told = [f"{which}aligned to GPS by {gps['used']} photographs, {gps['error_m']:.2g} m off at the median"]
+    if not gps["altitudes"]:
+        told.append(
+            f"{which}GPS altitudes are missing or wrong, and were not used: photographs count as taken at one height"
+        )
     for name, off in gps["wrong"].items():
         far = f"{off / 1000:,.0f} km" if off >= 10_000 else f"{off:,.0f} m"
         told.append(f"{which}the GPS position of {name} is {far} from where the model has it, and was not used")
