@@ -37,12 +37,13 @@ from steerers.benchmarks.aims import read_manifest
 from steerers.benchmarks.homographies import read_homography
 from steerers.benchmarks.predict import Prediction
 from steerers.cli.intrinsics import read_intrinsics
+from steerers.collection import Extraction, Manifest
 from steerers.datasets.check import check_data
 from steerers.datasets.megadepth import read_depth
 from steerers.datasets.photos import find_photos
 from steerers.datasets.reconstruction import Reconstruction, covisible, read_colmap_depth
 from steerers.datasets.scene_info import read_detections, read_scene_info
-from steerers.features import Matches
+from steerers.features import Features, Matches, load_features, load_matches
 from steerers.images.load import ImageError, load_image
 from steerers.training.config import load_config
 from steerers.training.run_folder import read_config, read_log, read_spectrum
@@ -210,6 +211,8 @@ CONFIG: dict[str, Any] = {"model": "sift", "strategy": {"name": "dual-softmax"},
 MATCHES = Matches(
     np.ones((3, 2), np.float32), np.ones((3, 2), np.float32), np.ones(3, np.float32), np.zeros((3, 2), np.int64), 0.5
 )
+FEATURES = Features(torch.ones(3, 2), torch.ones(3, 4), torch.ones(3), (32, 24), "sift")
+MANIFEST_JSON = Manifest("photos", Extraction("sift"), "0" * 64)
 PREDICTION = Prediction(MATCHES, (4, 3), (4, 3), (8, 6), (8, 6), (9, 9), 0.5, 2, 0.1, 0.2)
 REPORT = {
     "benchmark": "sat-ast",
@@ -371,6 +374,9 @@ KINDS = {
     "scene_info.npz, members": Kind(**members("a.npz", saved_arrays(**SCENE)), read=read_scene),
     "scene_info.npy": Kind(**whole("a.npy", saved_dictionary(SCENE)), read=read_scene),
     "detections.npy": Kind(**whole("a.npy", saved_dictionary(POINTS)), read=read_points),
+    "features.h5": Kind(**whole("a.h5", written(FEATURES.save, "a.h5")), read=load_features),
+    "matches.h5": Kind(**whole("a.h5", written(MATCHES.save, "a.h5")), read=load_matches),
+    "manifest.json": Kind(**whole("manifest.json", written(MANIFEST_JSON.write, "manifest.json")), read=Manifest.read),
     "depth.h5": Kind(**whole("a.h5", depth_map), read=read_depth),
     "photographs.tar": Kind(**whole("a.tar", photographs), read=read_tar),
     "photographs.tar, checked": Kind(**whole("a.tar", photographs), read=check),

@@ -18,6 +18,7 @@ from steerers.cli.options import Command
 if TYPE_CHECKING:
     import torch
 
+    from steerers.benchmarks.speed.collection import CollectionRow
     from steerers.benchmarks.speed.extraction import ExtractionRow, PipelineRow
     from steerers.benchmarks.speed.matching import MatchingRow
     from steerers.models.zoo import Model
@@ -231,6 +232,53 @@ def _pipeline_table(rows: Sequence[PipelineRow]) -> str:
     return options.table([["way", "seconds", "images/s", "matches"], *cells], "<>>>")
 
 
+# Collections ----------------------------------------------------------------------------------------------------------
+
+
+def run_collection(arguments: argparse.Namespace) -> int:
+    """Measure, print, write."""
+    from steerers.benchmarks.speed import busy_neighbours
+    from steerers.benchmarks.speed.collection import CollectionSettings, bench_collection, growth
+
+    options.check_output(arguments.json)
+    device = parse_device(arguments.device)
+    asked = {name: getattr(arguments, name) for name in ("model", "num_keypoints", "max_size", "precision")}
+    told = {**asked, "neighbours": arguments.neighbours, "batch": arguments.batch}
+    rows: list[CollectionRow] = []
+    with busy_neighbours(arguments.load):
+        for images in progress(sorted(set(arguments.images)), "measuring"):
+            data = None if arguments.data is None else str(arguments.data)
+            shared = {"data": data, "size": arguments.size, "device": arguments.device, "batch": arguments.batch}
+            rows += bench_collection(CollectionSettings(images, arguments.neighbours, **shared, options=asked))
+    told |= _environment(device, arguments.load)
+    _show(told, _collection_table(rows))
+    steps = {row.step: growth(rows, row.step) for row in rows}
+    for step, more in steps.items():
+        if more is not None:
+            options.say(f"{step}: {more / 1e3:+.1f} kB of memory for every photograph more")
+    report = [{**asdict(row), "per_second": row.per_second} for row in rows]
+    _write_json(arguments.json, {**told, "rows": report, "growth_bytes": steps})
+    return 0
+
+
+def _collection_table(rows: Sequence[CollectionRow]) -> str:
+    head = ["step", "photographs", "of", "seconds", "a second", "kB each", "memory MB", "device MB"]
+    cells = [
+        [
+            row.step,
+            f"{row.images}",
+            f"{row.items} {'pairs' if row.step == 'match' else 'photographs'}",
+            f"{row.seconds:.2f}",
+            f"{row.per_second:.2f}",
+            f"{row.stored_bytes / row.items / 1e3:.1f}" if row.stored_bytes else "-",
+            f"{row.memory_bytes / 1e6:.0f}",
+            f"{row.device_bytes / 1e6:.0f}" if row.device_bytes else "-",
+        ]
+        for row in rows
+    ]
+    return options.table([head, *cells], "<><>>>>>")
+
+
 # The command ----------------------------------------------------------------------------------------------------------
 
 
@@ -301,10 +349,35 @@ PIPELINE = Command(
     ),
     run=run_pipeline,
 )
+COLLECTION = Command(
+    name="collection",
+    help="extracting, comparing and matching a collection",
+    description="Photographs and pairs a second, bytes on disk, and memory against the number of photographs: of "
+    "`steerers extract`, of `pairs --similar`, and of `match-pairs` of each photograph with those that follow it. "
+    "Every step runs in a process of its own, in a temporary folder.",
+    example="""\
+  steerers bench collection --images 32 128
+  steerers bench collection --images 1000 4000 --data photos --device cuda --precision float16 --batch 16
+""",
+    options=(
+        Option("--images", "how many photographs (default: 16 64)", positive, "N", [16, 64], nargs="+"),
+        Option("--neighbours", "that each is matched with (%(default)s)", positive, "N", 10),
+        Option("--data", "a folder of photographs, taken again if they are fewer (default: noise)", Path, "DIR"),
+        Option("--size", "of the noise, pixels (default: 1024x768)", options.parse_size, "WxH", (1024, 768)),
+        Option("--model", "see `steerers models` (default: %(default)s)", default=DEFAULT_MODEL),
+        options.num_keypoints(NUM_KEYPOINTS),
+        Option("--max-size", "default: %(default)s", options.size_limit, "PX", MAX_SIZE),
+        precision(),
+        Option("--batch", "images, and pairs, at once (default: what suits the device)", positive, "N"),
+        *_measuring_options(1)[1:],
+    ),
+    run=run_collection,
+)
+SUBJECTS = (MATCH, DESCRIBE, PIPELINE, COLLECTION)
 COMMAND = Command(
     description="Measure speed and memory.",
-    example="\n".join(subject.example.splitlines()[0] for subject in (MATCH, DESCRIBE, PIPELINE)),
+    example="\n".join(subject.example.splitlines()[0] for subject in SUBJECTS),
     title="what to measure",
     metavar="SUBJECT",
-    commands=(MATCH, DESCRIBE, PIPELINE),
+    commands=SUBJECTS,
 )

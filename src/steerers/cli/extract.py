@@ -30,7 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
         out, arguments.photos, told.pop("model"), weights=arguments.weights or (), shard_size=size, **told
     )
     how = {"retry": arguments.retry, "batch": arguments.batch, "device": arguments.device}
-    extract(collection, share=Share(*arguments.shard or ()), weights=arguments.weights or (), **how)
+    how |= {"share": Share(*arguments.shard or ()), "weights": arguments.weights or ()}
+    if arguments.ray is None:
+        extract(collection, **how)
+    else:
+        from steerers.collection.cluster import extract_on_ray
+
+        extract_on_ray(collection, arguments.ray, **how)
     _report(collection, arguments.strict)
     return 0
 
@@ -45,7 +51,7 @@ def extraction_of(arguments: argparse.Namespace) -> dict[str, Any]:
 def _extract_to_file(arguments: argparse.Namespace) -> int:
     from steerers.collection import Extraction, extract_to_file
 
-    for name in ("shard", "shard_size", "retry"):
+    for name in ("shard", "shard_size", "retry", "ray"):
         if getattr(arguments, name):
             raise ValueError(f"--{name.replace('_', '-')} goes with a folder, and {arguments.out} is one file")
     options.check_output(arguments.out)
@@ -93,6 +99,7 @@ COMMAND = Command(
         flag("--float32", "keep descriptions as float32, in twice the room (default: float16)"),
         Option("--batch", "images that go through a network at once (default: 4 on a GPU, else 1)", positive, "N"),
         options.SHARE,
+        options.RAY,
         Option("--shard-size", "photographs a file, of a new collection (default: 1000)", positive, "N"),
         flag("--retry", "do files again in which a photograph failed"),
         flag("--strict", "end with an error if a photograph cannot be read"),

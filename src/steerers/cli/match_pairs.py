@@ -16,7 +16,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     collection = Collection.open(arguments.folder)
     how = {"batch": arguments.batch, "shard_size": arguments.shard_size or PAIRS_A_SHARD}
-    match_pairs(collection, share=Share(*arguments.shard or ()), **how, **options.matcher_options(arguments))
+    how |= {"share": Share(*arguments.shard or ()), **options.matcher_options(arguments)}
+    if arguments.ray is None:
+        match_pairs(collection, **how)
+    else:
+        from steerers.collection.cluster import match_on_ray
+
+        match_on_ray(collection, arguments.ray, **how)
     count = collection.status()["pairs"]
     options.say(f"{count.done} pairs matched, {count.left} left: {collection.folder}")
     return 0
@@ -37,6 +43,7 @@ COMMAND = Command(
         options.DEVICE,
         Option("--batch", "pairs that are matched at once (default: 32 on a GPU, else 2 a thread)", positive, "N"),
         options.SHARE,
+        options.RAY,
         Option("--shard-size", "pairs a file, of those that are left (default: 1000)", positive, "N"),
     ),
     run=run,

@@ -238,6 +238,14 @@ def share(text: str) -> tuple[int, int]:
 OUT = Option("folder", "the folder of a collection, as `steerers extract` made it", Path, "OUT")
 SHARE = Option("--shard", "do the I-th of N parts of the work alone, as in --shard 2/8", share, "I/N")
 
+RAY = Option(
+    "--ray",
+    "do the shards on a Ray cluster, by default of this machine alone (steerers[ray])",
+    metavar="ADDRESS",
+    nargs="?",
+    const="local",
+)
+
 
 def check_output(path: Path | None, *, picture: bool = False) -> None:
     """Refuse an output path that could not be written, before any work is done; ``None`` where nothing is to be, and

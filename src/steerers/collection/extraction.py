@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -148,7 +149,8 @@ class _Extracted:
 def _extracted(pipeline: Pipeline, photos: Path, names: Sequence[str], batch: int | None) -> Iterator[_Extracted]:
     on_cpu = pipeline.device.type == "cpu"
     size = torch.get_num_threads() if on_cpu and batch is None else pipeline.batch_size(batch)
-    read = read_ahead(partial(_read, pipeline, photos), names, threads=READERS, waiting=2 * size + READERS)
+    readers = READERS if on_cpu else max(READERS, os.cpu_count() or 1)  # a GPU waits for them
+    read = read_ahead(partial(_read, pipeline, photos), names, threads=readers, waiting=2 * size + readers)
     for alike in put_together(read, _order if on_cpu else _kind, size=size, waiting=4 * size):
         group = [one for _, one in alike]
         images = [one.outcome for one in group if not isinstance(one.outcome, str)]

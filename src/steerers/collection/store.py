@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -328,6 +328,10 @@ class Collection:
     def names_in(self, shard: int) -> list[str]:
         """Those of one shard."""
         return [name for (name,) in self._features.plan()[shard]]
+
+    def shard_path(self, kind: Literal["features", "matches"], shard: int) -> Path:
+        """The file of a shard."""
+        return (self._features if kind == "features" else self._matches).path(shard)
 
     def is_extracted(self, shard: int) -> bool:
         """Whether a shard of features is there."""
