@@ -1,4 +1,5 @@
 # make demo    match two example pictures and show the result      make test    run the test suite
+# make reconstruct   from eight example pictures to a COLMAP model and a report
 # make check   lint and types                                      make clean   remove the environment
 # make fuzz    read thousands of damaged files of every kind       make docs    make the manual, as a site
 # make dist    build and check wheel and sdist
@@ -20,7 +21,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH_OPTION := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: demo test test-release fuzz check format docs dist clean
+.PHONY: demo reconstruct test test-release fuzz check format docs dist clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.steerers
@@ -30,6 +31,11 @@ demo: $(VENV)/.steerers
 		--out demo/matches.png --json demo/matches.json
 	$(BIN)/steerers match examples/board_0.jpg examples/board_1.jpg --out demo/board.png --json demo/board.json
 	@echo "open demo/matches.png and demo/board.png"
+
+reconstruct: $(VENV)/.colmap
+	@mkdir -p demo
+	$(BIN)/steerers reconstruct examples/village -o demo/reconstruction --cameras one
+	@echo "open demo/reconstruction/report.html"
 
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(TESTS)
@@ -66,6 +72,10 @@ $(VENV)/bin/python:
 $(VENV)/.steerers: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install torch -c constraints.txt $(TORCH_OPTION)
 	$(PIP) install -e . -c constraints.txt
+	@touch $@
+
+$(VENV)/.colmap: $(VENV)/.steerers
+	$(PIP) install -e ".[colmap]" -c constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.steerers

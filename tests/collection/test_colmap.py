@@ -102,6 +102,14 @@ def test_contradicted_pairs_come_and_go(tmp_path: Path, verified: Verified) -> N
     assert write_database(verified, path).verified == 9
 
 
+def test_pairs_that_are_taken_out(tmp_path: Path, verified: Verified) -> None:
+    path = tmp_path / "database.db"
+    write_database(verified, path)
+    verified.collection.set_pairs(verified.collection.pairs()[3:])
+    fewer = verify(verified.collection)
+    assert write_database(fewer, path).verified == len(fewer.consistent) < len(verified.consistent)
+
+
 @pytest.mark.parametrize(
     ("focal", "camera", "cameras", "count", "prior"),
     [

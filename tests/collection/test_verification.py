@@ -66,15 +66,17 @@ def test_other_options_and_damage_are_done_again(tmp_path: Path, counted: list[A
     assert len(counted) == 3
 
 
-def test_pairs_that_came_later_are_added(tmp_path: Path, counted: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_that_come_and_go(tmp_path: Path, counted: list[Any]) -> None:
     collection = make_collection(tmp_path / "out", [make_scene(4)])
     everything = collection.matched()
-    monkeypatch.setattr(collection, "matched", lambda: everything[:4])
+    collection.set_pairs(everything[:4])
     assert [verdict.pair for verdict in verify(collection).verdicts] == everything[:4]
     counted.clear()
-    monkeypatch.undo()
-    monkeypatch.setattr(verification, "_verify", verification._verify)
+    collection.set_pairs(everything)
     assert [verdict.pair for verdict in verify(collection).verdicts] == everything
+    assert counted == everything[4:]
+    collection.set_pairs(everything[2:])
+    assert [verdict.pair for verdict in verify(collection).verdicts] == everything[2:]
 
 
 def test_a_false_rotation_is_told_from_its_triangles(tmp_path: Path) -> None:

@@ -220,12 +220,22 @@ def _write_pairs(
     chosen: set[tuple[str, str]],
     raw_matches: bool,
 ) -> None:
+    _remove_others(pycolmap, database, {frozenset(ids[name] for name in verdict.pair) for verdict in verified.verdicts})
     with Progress("writing pairs", len(verified.verdicts), "pair") as progress:
         for start in range(0, len(verified.verdicts), AT_ONCE):
             with pycolmap.DatabaseTransaction(database):
                 for verdict in verified.verdicts[start : start + AT_ONCE]:
                     _write_pair(pycolmap, database, verified, ids, verdict, verdict.pair in chosen, raw_matches)
                     progress.advance()
+
+
+def _remove_others(pycolmap: Any, database: Any, known: set[frozenset[int]]) -> None:
+    """Remove the geometry of pairs that are no longer asked for."""
+    there, _ = database.read_two_view_geometry_num_inliers()
+    for pair_id in there:
+        ids = pycolmap.pair_id_to_image_pair(pair_id)
+        if frozenset(ids) not in known:
+            database.delete_two_view_geometry(*ids)
 
 
 def _write_pair(

@@ -112,14 +112,15 @@ class Verified:
 def verify(collection: Collection, options: VerificationOptions | None = None) -> Verified:
     """Verify the matched pairs of a collection, on all threads; those that were before are not asked again.
 
-    What was verified by other options, or of other matches, is done anew. The same matches and options give the same
-    files.
+    Pairs are those of ``pairs.txt``: one that was taken out there after it was matched does not count any more. What
+    was verified by other options, or of other matches, is done anew. The same matches and options give the same files.
     """
     options = options or VerificationOptions()
     shards = _shards(collection)
     about = {"verification": options.as_dict(), "matching": collection.manifest.matching}
     _remove_others(shards, about)
-    plan = _extend(shards, collection.matched())
+    asked = set(collection.pairs())
+    plan = _extend(shards, [pair for pair in collection.matched() if pair in asked])
     left = [number for number in range(len(plan)) if not shards.done(number)]
     photographs = {photograph.name: photograph for photograph in collection.photographs()}
     total, done = sum(map(len, plan)), sum(len(shard) for n, shard in enumerate(plan) if n not in left)
