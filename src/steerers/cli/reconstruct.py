@@ -63,7 +63,7 @@ COMMAND = Command(
     options=(
         Option("photos", "a folder of photographs", Path, "PHOTOS"),
         Option("-o --out", "a folder", Path, "OUT", required=True),
-        *options.MATCHER,
+        *(option for option in options.MATCHER if option is not options.REFINE),  # which is of pairs of images
         flag("--float32", "keep descriptions as float32, in twice the room (default: float16)"),
         *CHOICE,
         *options.VERIFICATION,
