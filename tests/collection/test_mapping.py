@@ -119,7 +119,11 @@ def test_a_model_on_the_earth(tmp_path: Path) -> None:
 def test_without_gps(tmp_path: Path) -> None:
     scene = make_scene(4, points=200)
     path = tmp_path / "cameras.geojson"
-    for positions, reason in (({}, "no photograph has a GPS position"), ({"x": (1.0, 2.0, None)}, "three are needed")):
+    for positions, reason in (
+        (None, "GPS was left aside"),
+        ({}, "no photograph has a GPS position"),
+        ({"x": (1.0, 2.0, None)}, "three are needed"),
+    ):
         (placed,) = reconstruct(tmp_path / "out", [scene], positions)  # type: ignore[arg-type]
         assert placed.alignment is None
         assert reason in placed.reason

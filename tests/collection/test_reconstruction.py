@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,9 +13,10 @@ import numpy as np
 import pytest
 
 from collection.scenes import Scene, make_collection, make_scene
-from helpers import contents
-from steerers.collection.georeference import Position, from_enu
-from steerers.collection.reconstruction import DATABASE, ReconstructionOptions, Result, reconstruct_matched
+from helpers import EXAMPLES, contents
+from steerers.collection.georeference import Position, fit_similarity, from_enu
+from steerers.collection.mapping import centres_of
+from steerers.collection.reconstruction import DATABASE, ReconstructionOptions, Result, reconstruct, reconstruct_matched
 
 pycolmap = pytest.importorskip("pycolmap")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -82,6 +84,23 @@ def test_all_of_it(tmp_path: Path) -> None:
     assert "From above, north up." in page.text
     assert "scene a/02 é.jpg" in page.text
     assert not re.search(r"(?:src|href)=|url\(", source)  # nothing is loaded
+
+
+def test_from_photographs(tmp_path: Path) -> None:
+    """Four views of the village, each rotated by another angle, to cameras that are where they were."""
+    truth = json.loads((EXAMPLES / "village/cameras.json").read_text(encoding="utf-8"))
+    centres = {camera["name"]: camera["centre"] for camera in truth["cameras"][:4]}
+    (tmp_path / "photos").mkdir()
+    for name in centres:
+        shutil.copy(EXAMPLES / "village" / name, tmp_path / "photos")
+    options = ReconstructionOptions(cameras="one")
+    result = reconstruct(tmp_path / "photos", tmp_path / "out", options=options, num_keypoints=600, max_size=480)
+    assert result.sentences[0] == "4 of 4 photographs are registered, in one model"
+    found = centres_of(result.models[0])
+    source, target = (np.array([where[name] for name in sorted(centres)]) for where in (found, centres))
+    aligned = fit_similarity(source, target)
+    assert aligned is not None
+    assert np.linalg.norm(aligned(source) - target, axis=1).max() < 1.0  # metres, from 87 away
 
 
 def test_a_second_time_nothing_is_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from collection.scenes import make_collection, make_scene
+from steerers._tables import Table, write_table
 from steerers.collection import verification
 from steerers.collection.store import Collection
 from steerers.collection.two_view import TwoView, VerificationOptions
@@ -61,9 +62,25 @@ def test_other_options_and_damage_are_done_again(tmp_path: Path, counted: list[A
     assert len(counted) == 3
     assert strict.good == []
     counted.clear()
-    (tmp_path / "out/verified/0000.h5").write_bytes(b"no")
-    assert len(verify(collection).good) == 3
-    assert len(counted) == 3
+    shard = tmp_path / "out/verified/0000.h5"
+    for damage in (spoil, lambda path: write_other(path, {}), lambda path: write_other(path, {"kind": "round"})):
+        counted.clear()
+        damage(shard)
+        assert len(verify(collection).good) == 3
+        assert len(counted) == 3
+
+
+def spoil(path: Path) -> None:
+    path.write_bytes(b"no")
+
+
+def write_other(path: Path, change: dict[str, str]) -> None:
+    """A table like the one that is there, whose rows say something else, or nothing."""
+    with Table(path, "two-view geometries") as table:
+        about, rows = table.about, [{**row, **change} if change else {} for row in table.rows]
+    with write_table(path, "two-view geometries", about) as writer:
+        for row in rows:
+            writer.append(row, {})
 
 
 def test_pairs_that_come_and_go(tmp_path: Path, counted: list[Any]) -> None:

@@ -80,28 +80,30 @@ def map_database(
 
     Args:
         photos: folder of the photographs, for the colours of points; without it they are black.
-        positions: of the photographs, by name.
+        positions: of the photographs, by name; ``None`` if they shall not be used.
         shrunk: stored pixels of one pixel of an image that was matched.
     """
-    options, where = options or MappingOptions(), dict(positions or {})
+    options = options or MappingOptions()
     made = {
         "options": asdict(options),
         "shrunk": shrunk,
-        "positions": {name: list(position) for name, position in sorted(where.items())},
+        "positions": {name: list(position) for name, position in sorted((positions or {}).items())},
         "database": _fingerprint(database),
     }
     known = _read_models(out, made)
     if known is not None:
-        return place_models(known, where)  # again: they are where they were, and it is known how well that suits
+        return place_models(known, positions)  # again: they stay where they are, and it is known how well that suits
     pycolmap = import_pycolmap()
     with _new_folder(out) as folder, quiet(pycolmap), _naming_full_disk(folder, out):
         pycolmap.set_random_seed(options.seed)
         run = _incremental if options.mapper == "incremental" else _global
-        found = run(pycolmap, database, photos if photos.is_dir() else folder, folder, options, shrunk)
-        models = sorted(found.values(), key=lambda model: -model.num_reg_images())
-        placed = place_models([model for model in models if model.num_reg_images() >= options.min_model_size], where)
-        for entry in folder.iterdir():
-            shutil.rmtree(entry)
+        work = folder / "work"  # where COLMAP writes models as they are before they are placed
+        work.mkdir()
+        found = run(pycolmap, database, photos if photos.is_dir() else work, work, options, shrunk)
+        kept = [model for model in found.values() if model.num_reg_images() >= options.min_model_size]
+        kept = [model for model in kept if model.num_points3D() > 0]
+        placed = place_models(sorted(kept, key=lambda model: -model.num_reg_images()), positions)
+        shutil.rmtree(work)
         _write_models(folder, [one.model for one in placed], made)
     return placed
 
@@ -223,11 +225,12 @@ def centres_of(model: Any) -> dict[str, Array]:
     return {image.name: np.asarray(image.projection_center(), np.float64) for image in images}
 
 
-def place_models(models: list[Any], positions: Mapping[str, Position]) -> list[Placed]:
+def place_models(models: list[Any], positions: Mapping[str, Position] | None) -> list[Placed]:
     """Bring models to metres by GPS, each by itself but around one origin; they are changed in place."""
     pycolmap = import_pycolmap()
     if not positions:
-        return [Placed(model, None, "no photograph has a GPS position") for model in models]
+        reason = "GPS was left aside" if positions is None else "no photograph has a GPS position"
+        return [Placed(model, None, reason) for model in models]
     origin = common_origin(list(positions.values()))
     placed = []
     for model in models:

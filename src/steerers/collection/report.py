@@ -181,7 +181,7 @@ def _top_view(model: Model, placed: bool) -> str:
     ]
     parts = [
         f'<rect width="{width:g}" height="{tall:g}" fill="#fbfcfd" stroke="{FAINT}"/>',
-        f'<g stroke-width="2.4" stroke-linecap="round">{"".join(dots)}</g>',
+        f'<g stroke-width="{2.4 if len(shown) > 3000 else 3.4}" stroke-linecap="round">{"".join(dots)}</g>',
         *cameras,
     ]
     if placed:
@@ -224,7 +224,7 @@ def _track_histogram(tracks: NDArray[np.int64]) -> str:
     most = max(3, min(most, 30))
     counts = np.bincount(np.minimum(tracks, most), minlength=most + 1)[2:]
     marks = [(k + 0.5, str(k + 2) + ("+" if k == most - 2 else "")) for k in range(0, most - 1, max(1, most // 8))]
-    return _bars(counts.tolist(), marks, "photographs that see a point")
+    return _bars(counts.tolist(), marks, "observations of a point")
 
 
 def _bars(counts: Sequence[int], marks: Sequence[tuple[float, str]], label: str) -> str:

@@ -97,8 +97,8 @@ def _model_row(model: Model) -> dict[str, Any]:
         "photographs": len(model.names),
         "points": len(model.points),
         "observations": int(model.tracks.sum()),
-        "mean_track_length": round(float(model.tracks.mean()), 3) if len(model.tracks) else None,
-        "mean_reprojection_error": round(float(model.errors.mean()), 3) if len(model.tracks) else None,
+        "mean_track_length": round(float(model.tracks.mean()), 3),
+        "mean_reprojection_error": round(float(model.errors.mean()), 3),
         "gps": model.place.reason
         if alignment is None
         else {
@@ -143,8 +143,8 @@ def sentences(numbers: Mapping[str, Any]) -> list[str]:
     if models:
         best = models[0]
         told.append(
-            f"{best['points']:,} points, seen by {best['mean_track_length']:.2f} photographs on average, reprojected "
-            f"to {best['mean_reprojection_error']:.2f} pixels"
+            f"{best['points']:,} points, observed {best['mean_track_length']:.2f} times on average, reprojected to "
+            f"{best['mean_reprojection_error']:.2f} pixels"
         )
     told.append(
         f"{pairs['verified']:,} of {pairs['matched']:,} matched pairs are explained by geometry; the rotations of "

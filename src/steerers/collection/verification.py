@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from steerers._console import Progress
 from steerers._parallel import spread
+from steerers._tables import Table
 from steerers.collection.rotations import Consistency, check_rotations
 from steerers.collection.shards import Shards, cut
 from steerers.collection.store import PAIRS_A_SHARD, Collection, Pair, Photograph
-from steerers.collection.two_view import TwoView, VerificationOptions, View, verify_pair
+from steerers.collection.two_view import KINDS, TwoView, VerificationOptions, View, verify_pair
 
 AT_ONCE = 16
 """Pairs that are spread over the threads together."""
@@ -47,9 +48,7 @@ class Verified:
 
     def _read(self) -> Iterator[Verdict]:
         for number in range(len(self._shards.plan())):
-            for row in self._shards.table(number).rows:
-                angle = float("nan") if row["angle"] is None else float(row["angle"])
-                yield Verdict((row["name0"], row["name1"]), row["kind"], row["matches"], row["inliers"], angle)
+            yield from _verdicts(self._shards.table(number))
 
     @cached_property
     def good(self) -> list[Verdict]:
@@ -142,12 +141,38 @@ def _shards(collection: Collection) -> Shards:
     )
 
 
+def _verdicts(table: Table) -> list[Verdict]:
+    """What a shard says.
+
+    Raises:
+        ValueError: naming the file, if it is damaged.
+    """
+    try:
+        found = [
+            Verdict(
+                (str(row["name0"]), str(row["name1"])),
+                KINDS[KINDS.index(row["kind"])],
+                int(row["matches"]),
+                int(row["inliers"]),
+                float("nan") if row["angle"] is None else float(row["angle"]),
+            )
+            for row in table.rows
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{table.path}: damaged ({error})") from error
+    counts = zip(found, table.lengths("inliers"), table.lengths("matrices"), strict=True)
+    if any(inliers != verdict.matches or matrices != 3 for verdict, inliers, matrices in counts):
+        raise ValueError(f"{table.path}: damaged, a pair lacks numbers")
+    return found
+
+
 def _remove_others(shards: Shards, about: dict[str, Any]) -> None:
     """Remove what was made in another way, or is damaged: it is made again."""
     for number in range(len(shards.plan())):
         if shards.done(number):
             try:
                 same = shards.table(number).about == about
+                _verdicts(shards.table(number))
             except ValueError:
                 same = False
             if not same:
