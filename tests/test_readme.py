@@ -34,7 +34,9 @@ NOT_RUN = re.compile(r"<!-- not run: \S.* -->")
 SHELL = ("sh", "bash", "shell", "console")
 QUICK = {
     "bench": ["--num", "100", "--dim", "32", "--repeats", "1"],
+    "extract": ["--model", "upright-sift", "--num-keypoints", "256"],
     "figure": ["--max-size", "256"],
+    "reconstruct": ["--max-size", "400", "--num-keypoints", "700"],
     "match": ["--max-size", "512", "--num-keypoints", "512"],
 }
 """Options that are added to commands, since time is short; of options given twice the last counts."""

@@ -184,7 +184,7 @@ class Table:
             raise FileNotFoundError(f"no such file of {kind}: {os.fspath(path)}")
         h5py = _h5py()
         with self._damages():
-            self._file = h5py.File(self.path, "r", locking=False)
+            self._file = h5py.File(self.path, "r")
         try:
             with self._damages():
                 self.about, self.rows = self._read_about()

@@ -145,6 +145,13 @@ def test_photographs_that_are_all_the_same(tmp_path: Path) -> None:
     assert len(choose_pairs(collection, Choice(similar=3))) == 6
 
 
+def test_a_photograph_without_keypoints_is_similar_to_none() -> None:
+    vectors = torch.eye(4).half()
+    vectors[2] = 0
+    pairs = Similarities("abcd", vectors).nearest(3)
+    assert sorted(pairs) == [(first, second) for first in "abd" for second in "abd" if first != second]
+
+
 def test_photographs_without_keypoints(tmp_path: Path) -> None:
     collection = make(tmp_path, ["0.png", "1.png"])
     with collection.write_features(0) as writer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -35,8 +36,8 @@ def make_matches(count: int = 3, angle: float | None = 90.5) -> PairMatches:
     return PairMatches(indices, np.linspace(1, 0.5, count, dtype=np.float32), angle, angles)
 
 
-def match_all(collection: Collection, **size: int) -> None:
-    collection.set_matching({"name": "test"})
+def match_all(collection: Collection, told: dict[str, str] | None = None, **size: int) -> None:
+    collection.set_matching(told or {"name": "test"})  # type: ignore[arg-type]
     collection.plan_matches(**size)
     for number, pairs in enumerate(collection.match_shards()):
         if pairs and not collection.is_matched(number):
@@ -193,7 +194,7 @@ def test_the_folder_may_lie_among_the_photographs(tmp_path: Path) -> None:
 
 
 def test_photographs_may_be_moved(tmp_path: Path) -> None:
-    create(tmp_path)
+    fill(create(tmp_path))
     for name in NAMES:
         save_blank(tmp_path / "others" / name)
     with pytest.raises(ValueError, match=r"holds photographs of .*photos, not of .*others"):
@@ -219,15 +220,40 @@ def test_photographs_may_be_moved(tmp_path: Path) -> None:
     ],
 )
 def test_a_second_way_is_refused(options: dict[str, object], message: str, tmp_path: Path) -> None:
-    create(tmp_path)
+    fill(create(tmp_path))
     before = bytes_of(tmp_path / "out")
     with pytest.raises(ValueError, match=message):
         create(tmp_path, **options)
     assert bytes_of(tmp_path / "out") == before
 
 
+def test_before_the_first_features_the_way_may_change(tmp_path: Path) -> None:
+    create(tmp_path, precision="float16")  # which may turn out not to work
+    (tmp_path / "photos" / "e.jpg").rename(tmp_path / "photos" / "d.jpg")
+    now = sorted([*NAMES[:4], "d.jpg"])
+    collection = Collection.create(tmp_path / "out", tmp_path / "photos", "sift", shard_size=3)
+    assert collection.manifest.extraction.model == "sift"
+    assert collection.feature_shards() == [now[:3], now[3:]]
+
+
+@pytest.mark.parametrize(("kind", "what"), [("features", "checksum"), ("matches", "matching")])
+def test_a_shard_of_another_collection_is_refused(kind: str, what: str, tmp_path: Path) -> None:
+    for place, told in (("here", {"name": "test"}), ("there", {"name": "other"})):
+        collection = create(tmp_path / place)
+        if place == "there" and kind == "features":
+            collection.manifest = replace(collection.manifest, checksum="0" * 64)
+        fill(collection)
+        collection.set_pairs([("a 1.jpg", "c.jpg")])
+        match_all(collection, told)
+    (tmp_path / "there" / "out" / kind / "0000.h5").replace(tmp_path / "here" / "out" / kind / "0000.h5")
+    mixed = Collection.open(tmp_path / "here" / "out")
+    message = rf"0000\.h5: made with another {what} than the manifest of this collection says"
+    with pytest.raises(ValueError, match=message):
+        mixed.features("a 1.jpg") if kind == "features" else mixed.matches("a 1.jpg", "c.jpg")
+
+
 def test_other_weights_are_refused(tmp_path: Path) -> None:
-    create(tmp_path)
+    fill(create(tmp_path))
     manifest = tmp_path / "out" / "manifest.json"
     told = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**told, "checksum": "0" * 64}))

@@ -147,7 +147,7 @@ class Similarities:
         return cls(names, torch.stack(made).to(where))
 
     def nearest(self, count: int, beyond: int | None = None) -> list[Pair]:
-        """Each photograph with the ``count`` others to which it is most similar.
+        """Each photograph with the ``count`` others to which it is most similar; those without keypoints with none.
 
         Args:
             beyond: only such as are more than so many places away in the order of the names.
@@ -168,7 +168,9 @@ class Similarities:
             columns = self.vectors[first : first + _COLUMNS].float()
             other = torch.arange(first, first + len(columns), device=rows.device)
             cosines = rows @ columns.mT  # (B, C)
-            cosines.masked_fill_((other - own).abs() <= (beyond or 0), -torch.inf)
+            near = (other - own).abs() <= (beyond or 0)
+            blank = (rows == 0).all(dim=1)[:, None] | (columns == 0).all(dim=1)
+            cosines.masked_fill_(near | blank, -torch.inf)
             best, of = torch.cat([best, cosines], dim=1), torch.cat([of, other.expand_as(cosines)], dim=1)
             best, order = best.topk(min(count, best.shape[1]), dim=1)
             of = of.gather(1, order)

@@ -26,7 +26,7 @@ Key = tuple[str, ...]
 """The name of a photograph, or the names of two."""
 LOCKS = ".locks"
 _MOST_EMPTY = 1_000_000  # shards of which nothing is left, before one of which there is
-OPEN = 8
+OPEN = 32
 """Most shards of a kind that are open at once."""
 
 
@@ -44,6 +44,7 @@ class Shards:
         plan_path: the file of the plan.
         width: how many names an item has.
         key: the names of an item, of what is known of its row.
+        facts: what the files must say of how they were made; by default they may say anything.
     """
 
     folder: Path
@@ -51,6 +52,7 @@ class Shards:
     plan_path: Path
     width: int
     key: Callable[[Mapping[str, Any]], Key]
+    facts: Callable[[], Mapping[str, Any]] | None = None
     _plan: list[list[Key]] | None = None
     _where: dict[Key, int] | None = None
     _open: OrderedDict[int, tuple[Table, dict[Key, int]]] = field(default_factory=OrderedDict)
@@ -162,6 +164,7 @@ class Shards:
             if number not in self._open:
                 table = Table(self.path(number), self.kind)
                 try:
+                    self._check(table)
                     rows = {self.key(row): index for index, row in enumerate(table.rows)}
                 except (KeyError, TypeError) as error:
                     table.close()
@@ -171,6 +174,13 @@ class Shards:
                     self._open.popitem(last=False)[1][0].close()
             self._open.move_to_end(number)
             return self._open[number]
+
+    def _check(self, table: Table) -> None:
+        """Refuse a file of another collection, model or way of matching."""
+        for name, expected in (self.facts() if self.facts is not None else {}).items():
+            if table.about.get(name) != expected:
+                table.close()
+                raise ValueError(f"{table.path}: made with another {name} than the manifest of this collection says")
 
     def _close(self, number: int) -> None:
         with self._reading:

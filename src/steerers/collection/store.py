@@ -105,7 +105,12 @@ class Collection:
     def __init__(self, folder: StrPath, manifest: Manifest) -> None:
         self.folder, self.photos, self.manifest = Path(folder), Path(manifest.photos), manifest
         self._features = Shards(
-            self.folder / "features", "features", self.folder / PHOTOGRAPHS, 1, lambda row: (row["name"],)
+            self.folder / "features",
+            "features",
+            self.folder / PHOTOGRAPHS,
+            1,
+            lambda row: (row["name"],),
+            lambda: feature_facts(self.manifest),
         )
         self._matches = Shards(
             self.folder / "matches",
@@ -113,6 +118,7 @@ class Collection:
             self.folder / "matches" / PLAN,
             2,
             lambda row: (row["name0"], row["name1"]),
+            lambda: match_facts(self.manifest),
         )
 
     def __repr__(self) -> str:
@@ -165,19 +171,23 @@ class Collection:
         made = Manifest(
             os.path.abspath(photos), extraction, extraction.checksum(weights), given, shard_size or SHARD_SIZE
         )
-        if (path / MANIFEST).is_file():
-            there = cls.open(path)
+        there = cls.open(path) if (path / MANIFEST).is_file() else None
+        if there is None or there.is_empty():
+            path.mkdir(parents=True, exist_ok=True)
+            made.write(path / MANIFEST)
+        else:
             there.manifest.check_same(made, path)
             there._move_photos(made)
             if shard_size not in (None, there.manifest.shard_size):
                 raise ValueError(f"{path} has shards of {there.manifest.shard_size} photographs, not {shard_size}")
             made = there.manifest
-        else:
-            path.mkdir(parents=True, exist_ok=True)
-            made.write(path / MANIFEST)
         collection = cls(path, made)
         collection._add(names)
         return collection
+
+    def is_empty(self) -> bool:
+        """Whether no features are there yet: then it may still be made in another way."""
+        return next(self._done(self._features), None) is None
 
     def _move_photos(self, asked: Manifest) -> None:
         """Take another folder of photographs if the old one is gone: it may have been moved."""
@@ -189,7 +199,7 @@ class Collection:
         self.manifest.write(self.folder / MANIFEST)
 
     def _add(self, names: Iterable[str]) -> None:
-        plan = self._features.plan()
+        plan = [] if self.is_empty() else self._features.plan()
         known = {name for shard in plan for (name,) in shard}
         new = cut([(name,) for name in names if name not in known], self.manifest.shard_size)
         if new:
@@ -380,8 +390,7 @@ class Collection:
     @contextmanager
     def write_matches(self, shard: int) -> Iterator[MatchWriter]:
         """Write a shard of matches; see :meth:`~steerers.collection.shards.Shards.write`."""
-        facts = {**feature_facts(self.manifest), "matching": self.manifest.matching}
-        with self._matches.write(shard, facts) as table:
+        with self._matches.write(shard, match_facts(self.manifest)) as table:
             yield MatchWriter(table)
 
     def set_matching(self, matching: dict[str, Any]) -> None:
@@ -446,6 +455,11 @@ class MatchWriter:
 def feature_facts(manifest: Manifest) -> dict[str, Any]:
     """What every file says of how it was made; not where, so that it is the same wherever it is made."""
     return {"extraction": asdict(manifest.extraction), "checksum": manifest.checksum}
+
+
+def match_facts(manifest: Manifest) -> dict[str, Any]:
+    """The same of files of matches."""
+    return {**feature_facts(manifest), "matching": manifest.matching}
 
 
 def find_names(folder: Path, leave_out: Path | None = None) -> list[str]:
