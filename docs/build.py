@@ -28,6 +28,7 @@ PAGES = {
     "examples/README.md": "examples.md",
     "LICENSE": "licence.txt",
     "examples/LICENSE-kapture.txt": "licence-kapture.txt",
+    "examples/collection.slurm": "collection.slurm",
 }
 """Files of the repository that stand in the manual, and their names there."""
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")

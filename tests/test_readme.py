@@ -36,6 +36,7 @@ QUICK = {
     "bench": ["--num", "100", "--dim", "32", "--repeats", "1"],
     "extract": ["--model", "upright-sift", "--num-keypoints", "256"],
     "figure": ["--max-size", "256"],
+    "reconstruct": ["--max-size", "400", "--num-keypoints", "700"],
     "match": ["--max-size", "512", "--num-keypoints", "512"],
 }
 """Options that are added to commands, since time is short; of options given twice the last counts."""
@@ -216,7 +217,7 @@ def test_commands_in_the_prose(document: Path) -> None:
 
 
 def check_prose(arguments: list[str]) -> None:
-    """A command of the prose: names in capitals stand for what a user gives, and options may be left out."""
+    """A command of the prose exists; what it needs may be left out, or stand there in capitals."""
     known = make_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     assert arguments[0] in {*known, "--help", "--version"}, f"there is no command steerers {arguments[0]}"
 
