@@ -407,8 +407,23 @@ RETRIEVAL = Offer(
     own_options=(Option("--within", "places apart of neighbours, at most (default: %(default)s)", positive, "N", 2),),
 )
 
+LOCALISATION = Offer(
+    name="localisation",
+    help="how exact matched places are, as detected and refined",
+    about="Match every photograph with itself, rotated, scaled, blurred or with noise, and measure how many pixels "
+    "matched places are from where they should be: as they were detected, and refined as by `steerers match --refine`.",
+    example="""\
+  steerers eval localisation --data photographs --models compact,upright-sift,sift --num-photos 10
+""",
+    data="a folder of photographs",
+    models=f"{DEFAULT_MODEL},upright-sift-so2,sift",
+    max_size=800,
+    keeps_matches=False,
+    own_options=(Option("--num-photos", "as many, spread over the folder (default: all)", positive, "N"),),
+)
+
 OFFERS: tuple[Offer, ...] = (
     OXFORD, HPATCHES, ROTO_360, *MEGADEPTH.values(), *SCANNET.values(), CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME,
-    EQUIVARIANCE, RETRIEVAL,
+    EQUIVARIANCE, RETRIEVAL, LOCALISATION,
 )  # fmt: skip
 """All that there are, in the order of the help."""
