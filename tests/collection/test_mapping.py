@@ -153,6 +153,7 @@ def test_without_gps(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"mapper": "magic"}, "mapper must be"),
+        ({"threads": 0}, "threads must be at least 1, got 0"),
         ({"min_model_size": 1}, "min_model_size"),
         ({"max_error": 0.0}, "max_error"),
     ],

@@ -22,7 +22,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"a reconstruction is a folder, and {arguments.out} looks like a file")
     from steerers.collection import Choice, MappingOptions, ReconstructionOptions, reconstruct
 
-    mapping = MappingOptions(arguments.mapper, arguments.min_model_size, arguments.max_error, arguments.seed)
+    mapping = MappingOptions(
+        arguments.mapper, arguments.min_model_size, arguments.max_error, arguments.seed, arguments.mapper_threads
+    )
     how = ReconstructionOptions(
         options.verification(arguments), mapping, arguments.cameras, arguments.keep_contradicted, not arguments.no_gps
     )
@@ -85,6 +87,13 @@ COMMAND = Command(
         ),
         flag("--no-gps", "do not align the model to GPS positions"),
         Option("--seed", "of the mapper (default: %(default)s)", int, "N", 0),
+        Option(
+            "--mapper-threads",
+            "more are faster, and models then differ a little from run to run (default: %(default)s)",
+            positive,
+            "N",
+            1,
+        ),
         flag("--retry", "try photographs again that could not be read"),
         flag("--strict", "end with an error if a photograph cannot be read"),
     ),

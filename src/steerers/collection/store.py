@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from steerers.pipeline import Pipeline
 
 MANIFEST, PHOTOGRAPHS, PAIRS, PLAN = "manifest.json", "photographs.txt", "pairs.txt", "plan.txt"
-KNOWN = ENDINGS | {".heic", ".heif", ".avif"}
-"""Endings of photographs; the last need what Pillow does not always have, and say so."""
 PAIRS_A_SHARD = 1000
 TILE = 64
 """Photographs whose pairs with as many others are matched one after the other, so that they are read once."""
@@ -476,10 +474,10 @@ def find_names(folder: Path, leave_out: Path | None = None) -> list[str]:
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder} of photographs")
     out = None if leave_out is None else leave_out.resolve()
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in KNOWN and path.is_file())
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
     names = [path.relative_to(folder).as_posix() for path in found if out is None or out not in path.resolve().parents]
     if not names:
-        raise ValueError(f"no photographs in {folder}; known endings: {' '.join(sorted(KNOWN))}")
+        raise ValueError(f"no photographs in {folder}; known endings: {' '.join(sorted(ENDINGS))}")
     return sorted(map(check_name, names))
 
 

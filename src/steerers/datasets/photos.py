@@ -25,7 +25,8 @@ from steerers.geometry import Size
 from steerers.images.load import ImageError, load_image, to_uint8
 from steerers.images.read_ahead import read_ahead
 
-ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm", ".pgm", ".jp2"}
+ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm", ".pgm", ".jp2", ".heic", ".heif", ".avif"}
+"""Of photographs; the last need what Pillow does not always have, and say so."""
 _FORMAT = 1
 T = TypeVar("T")
 
