@@ -25,8 +25,8 @@ from steerers._parallel import spread_on
 from steerers.geometry import rotation_of, transform_points
 from steerers.images.load import LUMA, Image
 
-CHUNK = 128
-"""Matches that are registered at once: enough for large operators, few enough to stay in a core's cache."""
+CHUNK = 256
+"""Matches that are registered at once: enough for large operators, few enough for all threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,9 +378,8 @@ def _register(patches: _Patches, level: _Level, centres: Tensor, linear: Tensor,
         values, _ = _normalised(level.at(_mapped(centre, linear, patches.grid)), weight)
         if step == 0:
             correlation = (weight * values * template).sum(dim=1)
-        change = torch.einsum("kcp,kp->kc", solver, values - template)  # (K, 6)
-        shear = torch.linalg.inv(torch.eye(2).to(change) + change[:, 2:].view(-1, 2, 2) / options.radius)
-        linear = linear @ shear
+        change = torch.bmm(solver, (values - template)[..., None])[..., 0]  # (K, 6)
+        linear = linear @ _inverse(torch.eye(2).to(change) + change[:, 2:].view(-1, 2, 2) / options.radius)
         centre = centre - (linear @ change[:, :2, None])[..., 0]
         if float((change[:, :2].abs().amax(dim=1) > SETTLED).float().mean()) < 0.02:
             break
@@ -505,6 +504,12 @@ def _repeats(
     as_near = (start[:, None] - offsets).norm(dim=-1) < 1.5 * start.norm(dim=-1, keepdim=True)
     repeated: Tensor = (rival & as_near & (offsets.norm(dim=-1) >= 2)).any(dim=1)
     return repeated
+
+
+def _inverse(linear: Tensor) -> Tensor:
+    """(K, 2, 2), written out: a tenth of the time of the general one."""
+    (a, b), (c, d) = (row.unbind(dim=-1) for row in linear.unbind(dim=-2))
+    return torch.stack([d, -b, -c, a], dim=-1).view(-1, 2, 2) / (a * d - b * c)[:, None, None]
 
 
 def _mapped(centre: Tensor, linear: Tensor, grid: Tensor) -> Tensor:
