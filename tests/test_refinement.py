@@ -363,6 +363,12 @@ def test_images_that_were_loaded(turned: tuple[Path, Path]) -> None:
     assert np.array_equal(loaded.keypoints1, matches.refine(*turned).keypoints1)
 
 
+def test_other_images_are_refused(turned: tuple[Path, Path]) -> None:
+    matches = steerers.load("upright-sift")(*turned)
+    with pytest.raises(ValueError, match="image0 has 240 x 320 pixels, but matches are of one of 320 x 240"):
+        matches.refine(turned[1], turned[0])
+
+
 def test_on_the_command_line(turned: tuple[Path, Path], tmp_path: Path) -> None:
     ran = run_command("match", *turned, "--model", "upright-sift", "--refine", "--json", tmp_path / "m.json")
     assert ran.code == 0, ran.err

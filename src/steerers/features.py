@@ -273,6 +273,9 @@ class Matches:
                 :func:`steerers.load` has it. A second call with a larger one, or ``None``, refines further.
             options: sizes and limits.
             device: what computes.
+
+        Raises:
+            ValueError: if an image has another size than the one that was matched.
         """
         from steerers.images.load import Image, load_image
         from steerers.refinement import refine_keypoints
@@ -280,6 +283,10 @@ class Matches:
         first, second = (
             image if isinstance(image, Image) else load_image(image, max_size=max_size) for image in (image0, image1)
         )
+        for number, image, features in ((0, first, self.features0), (1, second, self.features1)):
+            if features is not None and image.stored_size != features.image_size:
+                sizes = " x ".join(map(str, image.stored_size)), " x ".join(map(str, features.image_size))
+                raise ValueError(f"image{number} has {sizes[0]} pixels, but matches are of one of {sizes[1]}")
         degrees = self.angles
         if degrees is None and self.angle is not None:
             degrees = np.full(len(self), self.angle, dtype=np.float32)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
 import pytest
 
-from benchmarks.dots import Stub, make_run
-from steerers.benchmarks.runs import load_runs, share_extractors
+from benchmarks.dots import Stub, make_run, predict_all
+from helpers import EXAMPLES
+from steerers.benchmarks.predict import Pair
+from steerers.benchmarks.runs import describe_matching, load_runs, share_extractors
+from steerers.refinement import RefineOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -25,6 +33,21 @@ def test_load_runs_reads_specs_and_shares_networks() -> None:
     assert [run.pipeline.strategy_name for run in runs] == ["max-matches", "tta", "max-similarity", "dual-softmax"]
     assert [run.pipeline.tta for run in runs] == [None, 8, None, None]
     assert len({id(run.pipeline.model.extractor) for run in runs}) == 2
+
+
+def test_refined_runs_are_others(tmp_path: Path) -> None:
+    """Kept predictions tell them apart; places differ, and of a rotated image they are those of the unrotated one."""
+    with PIL.Image.open(EXAMPLES / "camera.jpg") as picture:
+        picture.resize((240, 180)).save(tmp_path / "a.png")
+    runs = load_runs(["upright-sift", "upright-sift?refine=1", "upright-sift?refine=0"], num_keypoints=200)
+    told = [describe_matching(run.pipeline) for run in runs]
+    assert told[0] == told[2]
+    assert told[1] == {**told[0], "refinement": asdict(RefineOptions())}
+    predicted = predict_all(runs, [Pair("a", "a", tmp_path / "a.png", tmp_path / "a.png", 0, 90)])
+    plain, refined, _ = (found[0].matches for found in predicted)
+    off = [np.median(np.linalg.norm(found.keypoints1 - found.keypoints0, axis=1)) for found in (plain, refined)]
+    assert off[1] <= off[0] < 0.1
+    assert not np.array_equal(plain.keypoints1, refined.keypoints1)
 
 
 def test_load_runs_combines_detectors_and_models() -> None:
