@@ -94,8 +94,8 @@ class Alignment:
         offsets: metres from where the model has a photograph to where GPS has it, by name.
         wrong: those of them whose GPS position is not believed.
         error: median of the offsets of the others.
-        level: altitudes were not used, for some are missing or they follow the model worse than one height for all
-            does; offsets are horizontal then.
+        level: altitudes were not used, for some are missing or one height for all follows the model clearly better;
+            offsets are horizontal then.
     """
 
     transform: Similarity
@@ -104,6 +104,11 @@ class Alignment:
     wrong: tuple[str, ...]
     error: float
     level: bool = False
+
+
+CLEARLY = 0.5
+"""One height is taken for all photographs where it suits as many and leaves this part of what altitudes leave
+unexplained, or less."""
 
 
 class NotAlignedError(ValueError):
@@ -122,7 +127,7 @@ def align(centres: Mapping[str, Array], positions: Mapping[str, Position], origi
 
     It is the one of least median of squares over triples of photographs, refined on those that it suits: a position in
     another country moves nothing as long as most are right. Altitudes of GPS are often far worse than the rest: where
-    one height for all photographs follows the model better, or some altitudes are missing, they are not used.
+    one height for all photographs follows the model clearly better, or some altitudes are missing, they are not used.
 
     Args:
         centres: (3,) of each photograph of the model, by name; ``positions`` of those that have one.
@@ -138,7 +143,8 @@ def align(centres: Mapping[str, Array], positions: Mapping[str, Position], origi
     fits = [_fit(source, level)]
     if all(positions[name][2] is not None for name in names):
         fits.insert(0, _fit(source, to_enu(np.array([positions[name] for name in names], np.float64), origin)))
-    best = max(fits, key=lambda fit: fit.follows)
+    clearly = 1 - fits[-1].follows < CLEARLY * (1 - fits[0].follows) and fits[-1].wrong.sum() <= fits[0].wrong.sum()
+    best = fits[-1] if clearly else fits[0]
     if best.reason or best.follows < FOLLOWS:
         raise NotAlignedError(best.reason or f"its GPS positions do not follow it: they are {best.told()}")
     is_level = best is fits[-1]
