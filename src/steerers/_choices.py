@@ -22,6 +22,14 @@ STRATEGY_NAMES = (
 """What users may type for a strategy; :mod:`steerers.matching.strategies` has their classes."""
 PRECISIONS = ("float32", "bfloat16", "float16")
 """Of networks, by the names that PyTorch has for them."""
+Mapper = Literal["incremental", "global"]
+Cameras = Literal["auto", "one", "each"]
+"""Of reconstructions: COLMAP's mappers; and which photographs share the parameters of a camera: those of one camera,
+focal length and size by their EXIF data, all of one size, or none."""
+MAX_DISTANCE, MIN_INLIERS = 1.5, 15
+"""Of an inlier from its epipolar line, in pixels of the image that was matched; and of a pair that is verified."""
+MAX_ERROR, MIN_MODEL_SIZE = 4.0, 3
+"""Of an observation of a model, in the same pixels; and photographs of a model that is kept."""
 Exif = Literal["ignore", "apply"]
 Resize = Literal["fit", "squash"]
 """Both are explained at :func:`steerers.images.load.load_image`."""

@@ -126,6 +126,17 @@ def rotation_of(linear: Tensor) -> float | None:
     return math.atan2(float(linear[0, 1] - linear[1, 0]), float(linear[0, 0] + linear[1, 1]))
 
 
+def orientation_change(orientation0: Tensor, orientation1: Tensor) -> tuple[float, float] | None:
+    """What the orientations of two images, (2, 2) maps from stored to shown offsets, make of rotations between them.
+
+    Returns:
+        ``(base, sense)``, with which a rotation by ``angle`` radians of what is shown is one by ``base + sense angle``
+        of what is stored; ``None`` if no rotation relates the stored images, for one of the two is mirrored.
+    """
+    base = rotation_of(torch.linalg.inv(orientation1) @ orientation0)
+    return None if base is None else (base, math.copysign(1.0, float(torch.linalg.det(orientation0))))
+
+
 def rotation_about_centre(size: Size, angle: float, *, expand: bool = True) -> tuple[Tensor, Size]:
     """The map of pixels when an image of ``size`` rotates about its centre.
 

@@ -19,7 +19,7 @@ from steerers._devices import parse_device
 from steerers._files import StrPath
 from steerers._parallel import alone, idle_cores, spread
 from steerers.features import Features, Matches
-from steerers.geometry import rotate_image, rotate_squashed, rotation_of, transform_points, wrap_degrees
+from steerers.geometry import orientation_change, rotate_image, rotate_squashed, transform_points, wrap_degrees
 from steerers.images.load import Image, ImageSource, check_resize, load_image
 from steerers.images.read_ahead import put_together, read_images
 from steerers.matching.assignment import Assignment, number_of_most_matches
@@ -181,7 +181,7 @@ class Pipeline:
             size = torch.get_num_threads()
         read = read_images(self.load_image, image, mask, waiting=2 * size, pinned=self.device.type == "cuda")
         found: dict[int, Features] = {}
-        for alike in put_together(read, _any_kind if each else _kind, size=size, waiting=4 * size):
+        for alike in put_together(read, lambda image: None if each else image.kind, size=size, waiting=4 * size):
             indices, images = zip(*alike, strict=True)
             found |= zip(indices, self._extract_each(images) if each else self._features(images), strict=True)
         return [found[index] for index in range(len(image))]
@@ -442,10 +442,10 @@ def _stored_rotations(
     The orientations are identities unless EXIF was applied. If one of them mirrors, no rotation relates the stored
     images.
     """
-    base = rotation_of(torch.linalg.inv(orientation1) @ orientation0)
-    if base is None:
+    change = orientation_change(orientation0, orientation1)
+    if change is None:
         return None, None
-    sense = math.copysign(1.0, float(torch.linalg.det(orientation0)))
+    base, sense = change
     angle = None if found.angle is None else wrap_degrees(math.degrees(base + sense * found.angle))
     if found.angles is None:
         return angle, None
@@ -455,13 +455,3 @@ def _stored_rotations(
 
 def _numpy(tensor: Tensor) -> np.ndarray:
     return tensor.detach().float().cpu().numpy()
-
-
-def _kind(image: Image) -> tuple[torch.Size, bool]:
-    """What must be equal for images to go through a network together."""
-    return image.tensor.shape, image.mask is None
-
-
-def _any_kind(image: Image) -> bool:
-    """For images that do not."""
-    return True

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from steerers._parallel import spread_on
-from steerers.geometry import rotation_of, transform_points
+from steerers.geometry import orientation_change, transform_points
 from steerers.images.load import LUMA, Image
 
 CHUNK = 256
@@ -106,10 +106,10 @@ def refine_keypoints(
 
 def _shown_rotations(degrees: NDArray[np.float32] | None, image0: Image, image1: Image) -> Tensor | None:
     """Rotations between stored images as rotations between what the model saw, in radians; ``None`` if unknown."""
-    base = rotation_of(image1.orientation.mT @ image0.orientation)
-    if degrees is None or base is None:
+    change = orientation_change(image0.orientation, image1.orientation)
+    if degrees is None or change is None:
         return None
-    sense = math.copysign(1.0, float(torch.linalg.det(image0.orientation)))
+    base, sense = change
     return sense * (torch.deg2rad(torch.from_numpy(degrees)) - base)
 
 

@@ -34,7 +34,7 @@ from steerers.benchmarks.report import (
     percent,
     text,
 )
-from steerers.datasets.photos import ENDINGS
+from steerers.datasets.photos import ENDINGS, is_image
 from steerers.features import Matches
 from steerers.geometry import estimate_homography, wrap_degrees
 from steerers.images.exif import ground_distance, read_position
@@ -78,7 +78,7 @@ def list_images(folder: Path) -> list[Path]:
     """The photographs of a folder, by name; not those in folders below, whose names could be the same."""
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; {HELP}")
-    images = sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and path.is_file())
+    images = sorted(filter(is_image, folder.iterdir()))
     if len(images) < 2:
         raise ValueError(f"{folder} holds {len(images)} photographs; {HELP}")
     return images

@@ -50,6 +50,7 @@ def extraction_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _extract_to_file(arguments: argparse.Namespace) -> int:
     from steerers.collection import Extraction, extract_to_file
+    from steerers.collection.extraction import check_failures
 
     for name in ("shard", "shard_size", "retry", "ray"):
         if getattr(arguments, name):
@@ -59,11 +60,13 @@ def _extract_to_file(arguments: argparse.Namespace) -> int:
     how = {"batch": arguments.batch, "device": arguments.device, "weights": arguments.weights or ()}
     failed = extract_to_file(arguments.out, arguments.photos, extraction, **how)
     options.say_wrote(arguments.out)
-    _check_failures(failed, arguments.strict)
+    check_failures(failed, arguments.strict)
     return 0
 
 
 def _report(collection: Collection, strict: bool) -> None:
+    from steerers.collection.extraction import check_failures
+
     count = collection.status()["photographs"]
     options.say(
         f"{count.done} photographs with features, {count.failed} failed, {count.left} left: {collection.folder}"
@@ -72,13 +75,7 @@ def _report(collection: Collection, strict: bool) -> None:
     if failed and not count.done and not count.left:
         name, reason = next(iter(failed.items()))
         raise ValueError(f"none of {len(failed)} photographs could be read; {name}: {reason}")
-    _check_failures(failed, strict)
-
-
-def _check_failures(failed: dict[str, str], strict: bool) -> None:
-    if failed and strict:
-        name, reason = next(iter(failed.items()))
-        raise ValueError(f"photographs that could not be read: {len(failed)}, such as {name}: {reason}")
+    check_failures(failed, strict)
 
 
 COMMAND = Command(

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from steerers._choices import DEFAULT_MODEL, MAX_SIZE, NUM_KEYPOINTS, STRATEGY_NAMES, Exif, Resize
+from steerers._choices import (
+    DEFAULT_MODEL,
+    MAX_DISTANCE,
+    MAX_SIZE,
+    MIN_INLIERS,
+    NUM_KEYPOINTS,
+    STRATEGY_NAMES,
+    Cameras,
+    Exif,
+    Resize,
+)
 from steerers._console import (
     OUTPUT,
     STANDARD,
@@ -205,9 +215,9 @@ VERIFICATION = (
         "of an inlier from its epipolar line, in pixels of the shrunk image (default: %(default)s)",
         above_zero,
         "PX",
-        1.5,
+        MAX_DISTANCE,
     ),
-    Option("--min-inliers", "of a pair that is verified (default: %(default)s)", positive, "N", 15),
+    Option("--min-inliers", "of a pair that is verified (default: %(default)s)", positive, "N", MIN_INLIERS),
     flag("--keep-contradicted", "also use pairs whose rotations contradict their triangles"),
 )
 """How matched pairs are verified."""
@@ -216,7 +226,7 @@ CAMERAS = Option(
     "that share their parameters: auto (as EXIF data say), one (all photographs of one size) or each (none; default: "
     "%(default)s)",
     default="auto",
-    choices=("auto", "one", "each"),
+    choices=get_args(Cameras),
 )
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import get_args
 
+from steerers._choices import MAX_ERROR, MIN_MODEL_SIZE, Mapper
 from steerers._console import Option, flag, one_of, positive
 from steerers.cli import options
 from steerers.cli.extract import FILES, extraction_of
 from steerers.cli.options import Command
 from steerers.cli.pairs import CHOICE, choice_of
 
-MAPPERS = ("incremental", "global")
+MAPPERS = get_args(Mapper)
 MATCHING: tuple[str, ...] = ("steerer", "strategy", "order", "angles", "threshold")
 """Options of :func:`steerers.load` that are about matching alone."""
 
@@ -77,13 +79,15 @@ COMMAND = Command(
         Option(
             "--mapper", "incremental or global (default: %(default)s)", one_of("mapper", MAPPERS), "NAME", MAPPERS[0]
         ),
-        Option("--min-model-size", "photographs of a model, at least (default: %(default)s)", positive, "N", 3),
+        Option(
+            "--min-model-size", "photographs of a model, at least (default: %(default)s)", positive, "N", MIN_MODEL_SIZE
+        ),
         Option(
             "--max-error",
             "largest reprojection error, in pixels of the shrunk image (default: %(default)s)",
             options.above_zero,
             "PX",
-            4.0,
+            MAX_ERROR,
         ),
         flag("--no-gps", "do not align the model to GPS positions"),
         Option("--seed", "of the mapper (default: %(default)s)", int, "N", 0),

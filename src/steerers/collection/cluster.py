@@ -18,7 +18,7 @@ from steerers.collection.extraction import extract_shard, extraction_left
 from steerers.collection.matching import load_matcher, match_shard, matching_left
 from steerers.collection.shards import BusyError
 from steerers.collection.store import PAIRS_A_SHARD, Collection
-from steerers.collection.work import Share
+from steerers.collection.work import Share, tell_busy
 
 LOCAL = "local"
 """Instead of an address: a cluster of this machine alone, as long as the work takes."""
@@ -117,8 +117,7 @@ def _run(ray: Any, start: Callable[[], Any], count: int, sizes: dict[int, int], 
             for _ in range(sizes[number]):
                 progress.advance()
         give(worker)
-    if busy:
-        tell(f"{busy} shards are being written by other processes, and were left to them")
+    tell_busy(busy)
 
 
 def _start(ray: Any, told: tuple[str, str, dict[str, Any]], resource: str) -> Any:

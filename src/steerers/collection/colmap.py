@@ -6,27 +6,23 @@ overwritten: what is missing in it is added, and one that holds something else i
 
 from __future__ import annotations
 
-import errno
-import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from steerers._choices import Cameras
 from steerers._console import Progress
+from steerers._files import writing
 from steerers.collection.store import Collection, Photograph
 from steerers.collection.two_view import TwoView
 from steerers.collection.verification import Verdict, Verified
 
-Cameras = Literal["auto", "one", "each"]
-CAMERAS: tuple[Cameras, ...] = get_args(Cameras)
-"""Which photographs share the parameters of a camera: those of one camera, focal length and size by their EXIF data;
-all of one size; or none."""
 CAMERA_MODEL = "SIMPLE_RADIAL"
 FOCAL_FACTOR = 1.2
 """Of the longer side: the focal length that COLMAP begins with where nothing is known."""
@@ -72,7 +68,7 @@ def write_database(
     """Write a collection and its verified pairs into a database, or what is missing of them.
 
     Args:
-        cameras: see :data:`CAMERAS`.
+        cameras: which share their parameters, see :data:`steerers._choices.Cameras`.
         keep_contradicted: also the geometry of pairs that their triangles contradict.
 
     Raises:
@@ -84,8 +80,7 @@ def write_database(
     path.parent.mkdir(parents=True, exist_ok=True)
     with open_database(path) as database:
         ids = _write_photographs(pycolmap, database, collection, photographs, cameras, path)
-        chosen = verified.good if keep_contradicted else verified.consistent
-        _write_pairs(pycolmap, database, verified, ids, {verdict.pair for verdict in chosen})
+        _write_pairs(pycolmap, database, verified, ids, set(verified.chosen(keep_contradicted)))
         return Written(
             database.num_images(),
             database.num_cameras(),
@@ -128,15 +123,10 @@ def check_room(folder: Path, path: Path) -> None:
         OSError: naming ``path``, if not even a little can be added to a file as long as those that are there.
     """
     longest = max((entry.stat().st_size for entry in folder.rglob("*") if entry.is_file()), default=0)
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.seek(longest)  # a limit of the file system, or of the process, may be on the length alone
-            file.write(bytes(1 << 16))
-            file.flush()
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise OSError(error.errno, f"the disk is full ({os.strerror(error.errno)})", str(path)) from error
-        raise
+    with writing(path), tempfile.TemporaryFile(dir=folder) as file:
+        file.seek(longest)  # a limit of the file system, or of the process, may be on the length alone
+        file.write(bytes(1 << 16))
+        file.flush()
 
 
 # Photographs ----------------------------------------------------------------------------------------------------------

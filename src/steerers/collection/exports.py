@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from steerers._console import Progress
 from steerers._files import atomic_write, write_text
+from steerers.adapters.hloc import MAX_KEYPOINTS as HLOC_MOST_KEYPOINTS
 from steerers.collection.store import Collection, Pair, Photograph
 from steerers.collection.verification import Verified
 
-HLOC_MOST_KEYPOINTS = 32_767
-"""hloc's own matchers keep indices as int16; ours are int32 from there on, which it reads as well."""
 KEYPOINT_SIZE = 1.0
 """Pixels, for OpenSfM, which weighs observations by it; our keypoints have none."""
 
@@ -36,7 +35,7 @@ def write_hloc(verified: Verified, folder: Path, *, keep_contradicted: bool = Fa
         ValueError: if two pairs would have the same name in hloc, which writes slashes as dashes, or a name has a
             space, at which hloc divides the lines of ``pairs.txt``.
     """
-    pairs = chosen_pairs(verified, keep_contradicted)
+    pairs = verified.chosen(keep_contradicted)
     _check_hloc_names(verified.names, pairs)
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "features.h5", folder / "matches.h5", folder / "pairs.txt"]
@@ -44,11 +43,6 @@ def write_hloc(verified: Verified, folder: Path, *, keep_contradicted: bool = Fa
     _write_hloc_matches(verified, pairs, files[1])
     write_text(files[2], "".join(f"{first} {second}\n" for first, second in pairs))
     return files
-
-
-def chosen_pairs(verified: Verified, keep_contradicted: bool) -> list[Pair]:
-    """The pairs that geometry explains, without those that contradict their triangles unless they are asked for."""
-    return [verdict.pair for verdict in (verified.good if keep_contradicted else verified.consistent)]
 
 
 def _check_hloc_names(names: list[str], pairs: list[Pair]) -> None:
@@ -98,6 +92,7 @@ def _write_hloc_matches(verified: Verified, pairs: list[Pair], path: Path) -> No
     ):
         for pair in pairs:
             indices, scores = inlier_matches(verified, pair)
+            # hloc's own matchers keep indices as int16; ours are int32 from there on, which it reads as well
             kind = np.int16 if counts[pair[1]] <= HLOC_MOST_KEYPOINTS else np.int32
             matches0, scores0 = np.full(counts[pair[0]], -1, kind), np.zeros(counts[pair[0]], np.float32)
             matches0[indices[:, 0]], scores0[indices[:, 0]] = indices[:, 1], scores
@@ -125,7 +120,7 @@ def write_opensfm(verified: Verified, folder: Path, *, keep_contradicted: bool =
     collection = verified.collection
     photographs = collection.photographs()
     partners: dict[str, list[str]] = defaultdict(list)
-    for first, second in chosen_pairs(verified, keep_contradicted):
+    for first, second in verified.chosen(keep_contradicted):
         partners[first].append(second)
     with Progress("writing features and matches", len(photographs), "photograph") as progress:
         for photograph in photographs:

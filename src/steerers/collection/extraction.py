@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,6 +62,17 @@ def extract(
     work = partial(extract_shard, collection, pipeline, batch)
     told = {"what": "extracting features", "unit": "photograph"}
     do_shards(work, left, sizes, lambda number: not retry and collection.is_extracted(number), done=done, **told)
+
+
+def check_failures(failed: Mapping[str, str], strict: bool) -> None:
+    """Where it is ``strict``, refuse that photographs could not be read, which ``failed`` has with the reasons.
+
+    Raises:
+        ValueError: saying how many, and of one why.
+    """
+    if failed and strict:
+        name, reason = next(iter(failed.items()))
+        raise ValueError(f"photographs that could not be read: {len(failed)}, such as {name}: {reason}")
 
 
 def extraction_left(collection: Collection, share: Share | None = None, retry: bool = False) -> list[int]:
@@ -191,7 +202,7 @@ def _extract_together(pipeline: Pipeline, images: Sequence[Image]) -> list[Featu
 
 def _kind(one: _Read) -> object:
     """What must be equal for images to go through a network together."""
-    return None if isinstance(one.outcome, str) else (one.outcome.tensor.shape, one.outcome.mask is None)
+    return None if isinstance(one.outcome, str) else one.outcome.kind
 
 
 def _order(one: _Read) -> object:

@@ -11,17 +11,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from steerers._choices import MAX_ERROR, MIN_MODEL_SIZE, Mapper
 from steerers._console import Bar, tell
 from steerers._files import atomic_write, read_json, write_text
 from steerers.collection.colmap import check_room, import_pycolmap, open_database, quiet
 from steerers.collection.georeference import Alignment, NotAlignedError, Position, align, common_origin, from_enu
 
-Mapper = Literal["incremental", "global"]
 MAPPERS: tuple[Mapper, ...] = get_args(Mapper)
 MADE = "mapping.json"
 """Of a folder of models: what they were made of."""
@@ -42,8 +42,8 @@ class MappingOptions:
     """
 
     mapper: Mapper = "incremental"
-    min_model_size: int = 3
-    max_error: float = 4.0
+    min_model_size: int = MIN_MODEL_SIZE
+    max_error: float = MAX_ERROR
     seed: int = 0
     threads: int = 1
 

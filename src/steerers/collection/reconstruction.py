@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from steerers._choices import DEFAULT_MODEL
+from steerers._choices import DEFAULT_MODEL, Cameras
 from steerers._console import tell
 from steerers._files import StrPath, write_text
-from steerers.collection.colmap import Cameras, import_pycolmap, write_database
-from steerers.collection.extraction import extract
+from steerers.collection.colmap import import_pycolmap, write_database
+from steerers.collection.extraction import check_failures, extract
 from steerers.collection.georeference import Position
 from steerers.collection.mapping import MappingOptions, Placed, map_database, write_geojson, write_points
 from steerers.collection.matching import match_pairs
@@ -44,7 +44,7 @@ class ReconstructionOptions:
     """What is done with matched pairs.
 
     Attributes:
-        cameras: which photographs share the parameters of a camera, see :data:`steerers.collection.colmap.CAMERAS`.
+        cameras: which photographs share the parameters of a camera, see :data:`steerers._choices.Cameras`.
         keep_contradicted: also use pairs whose rotations contradict their triangles.
         gps: bring models to metres by GPS where photographs have positions.
     """
@@ -107,7 +107,7 @@ def reconstruct(
     import_pycolmap()
     collection = Collection.create(out, photos, model, weights=weights, **extraction)
     extract(collection, device=device, weights=weights, retry=retry)
-    _check_failures(collection, strict)
+    check_failures(collection.failures(), strict or not collection.status()["photographs"].done)
     _choose(collection, choice, device, weights)
     match_pairs(collection, device=device, weights=weights, **(matching or {}))
     return reconstruct_matched(collection, options)
@@ -119,13 +119,6 @@ def default_choice(photographs: Sequence[Photograph]) -> Choice:
         return Choice(exhaustive=True)
     placed = sum(photograph.position is not None for photograph in photographs)
     return Choice(similar=20, sequential=5, gps=20 if placed > 1 else None)
-
-
-def _check_failures(collection: Collection, strict: bool) -> None:
-    failed, done = collection.failures(), collection.status()["photographs"].done
-    if failed and (strict or not done):
-        name, reason = next(iter(failed.items()))
-        raise ValueError(f"photographs that could not be read: {len(failed)}, such as {name}: {reason}")
 
 
 def _choose(
@@ -221,12 +214,10 @@ def _write_places(folder: Path, placed: list[Placed]) -> None:
 
 
 def _settings(collection: Collection, options: ReconstructionOptions) -> dict[str, Any]:
-    import pycolmap
-
     manifest = collection.manifest
     return {
         "steerers": manifest.version,
-        "pycolmap": pycolmap.__version__,
+        "pycolmap": import_pycolmap().__version__,
         "photographs": manifest.photos,
         **{name: value for name, value in asdict(manifest.extraction).items() if value is not None},
         **(manifest.matching or {}),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from steerers.geometry import circular_mode
+from steerers.geometry import circular_mode, wrap_degrees
 
 NOISE = 6.0
 """Degrees by which the rotations of three true pairs miss a full turn, as the scale of a Laplace density: a triangle
@@ -164,7 +164,7 @@ def solve_orientations(ends: Indices, degrees: Array, weights: Array, count: int
     solved = np.where(np.isfinite(solved), np.degrees(np.angle(z)), np.nan)
     for group in groups:
         mode = math.degrees(circular_mode(np.radians(solved[group]), np.ones(len(group))))
-        solved[group] = 180.0 - (180.0 - (solved[group] - mode)) % 360.0
+        solved[group] = [wrap_degrees(degrees) for degrees in (solved[group] - mode).tolist()]
     return solved
 
 

@@ -75,6 +75,12 @@ class Shards:
             write_text(self.plan_path, content)
         self._plan = self._where = None
 
+    def divide(self, items: Iterable[Key], size: int, kept: set[int]) -> None:
+        """Plan shards of a size for some items; those of the numbers in ``kept`` stay as they are planned."""
+        new = iter(cut(items, size))
+        there = [shard if number in kept else next(new, []) for number, shard in enumerate(self.plan())]
+        self.set_plan([*there, *new])
+
     def shard_of(self, key: Key) -> int | None:
         """The shard in which the plan has an item."""
         if self._where is None:

@@ -17,7 +17,7 @@ from steerers._files import StrPath, write_text
 from steerers._tables import TableWriter
 from steerers.collection.manifest import SHARD_SIZE, Extraction, Manifest
 from steerers.collection.shards import Shards, check_name, cut, read_lines
-from steerers.datasets.photos import ENDINGS
+from steerers.datasets.photos import ENDINGS, is_image
 from steerers.features import Features, check_matches
 from steerers.images.exif import Taken
 
@@ -102,6 +102,7 @@ class Collection:
 
     def __init__(self, folder: StrPath, manifest: Manifest) -> None:
         self.folder, self.photos, self.manifest = Path(folder), Path(manifest.photos), manifest
+        self._checked: set[tuple[str, ...]] = set()  # files of weights that are those of the collection
         self._features = Shards(
             self.folder / "features",
             "features",
@@ -180,6 +181,7 @@ class Collection:
                 raise ValueError(f"{path} has shards of {there.manifest.shard_size} photographs, not {shard_size}")
             made = there.manifest
         collection = cls(path, made)
+        collection._checked.add(given)
         collection._add(names)
         return collection
 
@@ -213,9 +215,10 @@ class Collection:
         Raises:
             ValueError: if the weights are not those of the collection.
         """
-        given, extraction = tuple(weights) or self.manifest.weights, self.manifest.extraction
-        if extraction.checksum(given) != self.manifest.checksum:
+        given, extraction = tuple(map(os.path.abspath, weights or self.manifest.weights)), self.manifest.extraction
+        if given not in self._checked and extraction.checksum(given) != self.manifest.checksum:
             raise ValueError(f"{self.folder} was made with other weights of {extraction.model} than are there now")
+        self._checked.add(given)
         return extraction.load(given, **options)
 
     # Photographs ------------------------------------------------------------------------------------------------------
@@ -377,9 +380,7 @@ class Collection:
             self._check_extracted(left)
             place = {photograph.name: index for index, photograph in enumerate(self.photographs())}
             left.sort(key=lambda pair: _tile(place[pair[0]], place[pair[1]]))
-            new = iter(cut(left, size))
-            kept = [shard if number in done else next(new, []) for number, shard in enumerate(plan)]
-            self._matches.set_plan([*kept, *new])
+            self._matches.divide(left, size, done)
 
     def is_matched(self, shard: int) -> bool:
         """Whether a shard of matches is there."""
@@ -474,7 +475,7 @@ def find_names(folder: Path, leave_out: Path | None = None) -> list[str]:
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder} of photographs")
     out = None if leave_out is None else leave_out.resolve()
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
+    found = filter(is_image, folder.rglob("*"))
     names = [path.relative_to(folder).as_posix() for path in found if out is None or out not in path.resolve().parents]
     if not names:
         raise ValueError(f"no photographs in {folder}; known endings: {' '.join(sorted(ENDINGS))}")

@@ -7,12 +7,13 @@ homography explains nearly as many, so that the scene is flat or the camera only
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from steerers._choices import MAX_DISTANCE, MIN_INLIERS
 from steerers.geometry import (
     Size,
     circular_mode,
@@ -41,8 +42,8 @@ class VerificationOptions:
             length is not believed; max_homography: a homography that explains more than this fraction makes it planar.
     """
 
-    threshold: float = 1.5
-    min_inliers: int = 15
+    threshold: float = MAX_DISTANCE
+    min_inliers: int = MIN_INLIERS
     max_iterations: int = 10_000
     seed: int = 0
     min_essential: float = 0.95
@@ -53,10 +54,6 @@ class VerificationOptions:
             raise ValueError(f"threshold must be a positive and finite number of pixels, got {self.threshold}")
         if self.min_inliers < 8:
             raise ValueError(f"min_inliers must be at least 8, what a fundamental matrix needs, got {self.min_inliers}")
-
-    def as_dict(self) -> dict[str, Any]:
-        """For the files that depend on it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -86,6 +86,11 @@ class Verified:
         """Those in :attr:`good` that their triangles contradict."""
         return [verdict for verdict, kept in zip(self.good, self.consistency.kept, strict=True) if not kept]
 
+    def chosen(self, keep_contradicted: bool) -> list[Pair]:
+        """The pairs that are used: those that geometry explains, without those that contradict their triangles unless
+        they are asked for."""
+        return [verdict.pair for verdict in (self.good if keep_contradicted else self.consistent)]
+
     def orientations(self) -> dict[str, float]:
         """Degrees counter-clockwise by which each photograph is rotated against most of its group; of those known."""
         found = zip(self.names, self.consistency.orientations.tolist(), strict=True)
@@ -116,7 +121,7 @@ def verify(collection: Collection, options: VerificationOptions | None = None) -
     """
     options = options or VerificationOptions()
     shards = _shards(collection)
-    about = {"verification": options.as_dict(), "matching": collection.manifest.matching}
+    about = {"verification": asdict(options), "matching": collection.manifest.matching}
     _remove_others(shards, about)
     asked = set(collection.pairs())
     plan = _extend(shards, [pair for pair in collection.matched() if pair in asked])
@@ -185,14 +190,11 @@ def _extend(shards: Shards, matched: Sequence[Pair]) -> list[list[Pair]]:
     plan, asked = shards.plan(), set(matched)
     kept = {n for n, shard in enumerate(plan) if shards.done(n) and asked.issuperset(_pair(key) for key in shard)}
     known = {_pair(key) for number in kept for key in plan[number]}
-    new = iter(cut([pair for pair in matched if pair not in known], PAIRS_A_SHARD))
-    there = [shard if number in kept else next(new, []) for number, shard in enumerate(plan)]
-    full = [*there, *new]
     for number in range(len(plan)):
         if number not in kept and shards.done(number):
             shards.path(number).unlink()
-    shards.set_plan(full)
-    return [[_pair(key) for key in shard] for shard in full]
+    shards.divide([pair for pair in matched if pair not in known], PAIRS_A_SHARD, kept)
+    return [[_pair(key) for key in shard] for shard in shards.plan()]
 
 
 def _pair(key: Sequence[str]) -> Pair:

@@ -61,5 +61,10 @@ def do_shards(
                 work(number, progress.advance)
             except BusyError:
                 busy += 1
-    if busy:
-        tell(f"{busy} shards are being written by other processes, and were left to them")
+    tell_busy(busy)
+
+
+def tell_busy(count: int) -> None:
+    """Tell of shards that were left to other processes, if there are any."""
+    if count:
+        tell(f"{count} shards are being written by other processes, and were left to them")

@@ -66,6 +66,11 @@ class Photo:
         return file
 
 
+def is_image(path: Path) -> bool:
+    """Whether a path is a file with the ending of an image."""
+    return path.suffix.lower() in ENDINGS and path.is_file()
+
+
 def find_photos(roots: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Photo]:
     """The photographs in folders and tars, in the order of their names.
 
@@ -78,7 +83,7 @@ def find_photos(roots: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 def _find(root: Path) -> list[Photo]:
     if root.is_dir():
-        found = [Photo(path) for path in sorted(root.rglob("*")) if path.suffix.lower() in ENDINGS and path.is_file()]
+        found = [Photo(path) for path in sorted(root.rglob("*")) if is_image(path)]
     elif root.is_file() and ".tar" in root.suffixes:
         found = _members(root)
     else:

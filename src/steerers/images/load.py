@@ -85,6 +85,11 @@ class Image:
         return self.to_stored[:2, :2].sign().T
 
     @property
+    def kind(self) -> tuple[torch.Size, bool]:
+        """What must be equal for images to go through a network together."""
+        return self.tensor.shape, self.mask is None
+
+    @property
     def upright_size(self) -> Size:
         """(width, height) of the stored image in the orientation of ``tensor``."""
         width, height = self.stored_size

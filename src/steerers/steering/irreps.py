@@ -79,14 +79,13 @@ class Irreps:
 
     def responses(self, descriptions: Tensor) -> Tensor:
         """(..., B) complex128: each block of (..., D) descriptions as a complex number."""
-        coordinates = self.coordinates(descriptions)
-        real, imaginary, place = [], [], 0
-        for (own, size), frequency in zip(self.representation.blocks(), self.frequencies, strict=True):
-            first, second = coordinates[..., place], coordinates[..., place + size - 1]
-            real.append(first)
-            imaginary.append(0 * first if size == 1 else second if own == frequency else -second)
-            place += size
-        return torch.complex(torch.stack(real, dim=-1), torch.stack(imaginary, dim=-1))
+        return torch.complex(*self._parts(self.coordinates(descriptions)))
+
+    def _parts(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
+        """(..., B) real and imaginary parts of the blocks of (..., D) coordinates."""
+        steps, device = self._steps, coordinates.device
+        imaginary = coordinates[..., steps.imaginary.to(device)] * steps.sign.to(coordinates)
+        return coordinates[..., steps.real.to(device)], imaginary
 
     def invariants(self, descriptions: Tensor) -> Tensor:
         """(..., C) what no rotation changes in (..., D) descriptions, which are normalised first.
@@ -97,9 +96,7 @@ class Irreps:
         """
         steps, device = self._steps, descriptions.device
         unit = F.normalize(descriptions.detach().to(torch.promote_types(descriptions.dtype, torch.float32)), dim=-1)
-        coordinates = unit @ self.basis.to(unit).mT
-        real = coordinates[..., steps.real.to(device)]
-        imaginary = coordinates[..., steps.imaginary.to(device)] * steps.sign.to(unit)
+        real, imaginary = self._parts(unit @ self.basis.to(unit).mT)
         still, turning = steps.still.to(device), steps.turning.to(device)
         magnitudes = torch.hypot(real, imaginary)
         first, second = steps.pairs.to(device)  # (P,) each
