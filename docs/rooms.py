@@ -21,7 +21,7 @@ LEVELS = (
     ("matching", "models", "accel"),
     ("pipeline",),
     ("datasets", "viz", "adapters", "collection"),
-    ("training", "benchmarks"),
+    ("maps", "training", "benchmarks"),
     ("cli",),
 )
 """From the bottom to the top. A room imports those below it and those beside it; no module imports in a circle."""
