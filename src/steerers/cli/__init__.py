@@ -25,6 +25,7 @@ COMMANDS = {
     "match": "match two images",
     "align": "lay one image over another",
     "reconstruct": "reconstruct a folder of photographs with COLMAP",
+    "mosaic": "make one picture of many photographs of a flat scene",
     "extract": "extract the features of many photographs",
     "pairs": "choose which photographs of a collection are matched",
     "match-pairs": "match the pairs of a collection",

@@ -68,9 +68,26 @@ def fit_bending(xy: Array, displacements: Array, size: Size, *, seed: int = 0) -
     without = float(np.median(np.linalg.norm(displacements[kept], axis=1)))
     if not error < CLEARLY * without:
         return nothing
-    spline = _spline(unit[kept], displacements[kept], stiffness)
-    field = Displacements.sampled(lambda places: np.asarray(spline(places / max(size))), size)
+    spline, near = _spline(unit[kept], displacements[kept], stiffness), _Near(xy[kept])
+    field = Displacements.sampled(lambda places: np.asarray(spline(near(places) / max(size))), size)
     return Bending(field, error, without, stiffness, len(kept))
+
+
+class _Near:
+    """Places moved towards the nearest of some points, as far as they are farther from it than these are apart: what is
+    known of them goes on as it is, and does not grow."""
+
+    def __init__(self, xy: Array) -> None:
+        from scipy.spatial import KDTree
+
+        self._points, self._tree = xy, KDTree(xy)
+        self._reach = 2 * float(np.quantile(self._tree.query(xy, k=2)[0][:, 1], 0.95))
+
+    def __call__(self, places: Array) -> Array:
+        distance, index = self._tree.query(places)
+        part = np.minimum(1.0, self._reach / np.maximum(distance, 1e-12))[:, None]
+        nearest = self._points[index]
+        return np.asarray(nearest + part * (places - nearest))
 
 
 def agreeing(xy: Array, displacements: Array, neighbours: int = NEIGHBOURS) -> NDArray[np.bool_]:
