@@ -25,7 +25,7 @@ LEVELS = (
     ("cli",),
 )
 """From the bottom to the top. A room imports those below it and those beside it; no module imports in a circle."""
-TOP = {"features": "features", "refinement": "features", "pipeline": "pipeline"}
+TOP = {"features": "features", "refinement": "features", "verdict": "features", "pipeline": "pipeline"}
 """Files of the top level that are a room of their own; the others are ``core``."""
 
 Imports = dict[str, set[str]]
