@@ -23,6 +23,7 @@ from steerers.maps.bending import agreeing
 from steerers.maps.rasters import Raster, open_raster
 from steerers.maps.registration import (
     BENT,
+    LIKELY,
     MIN_INLIERS,
     Alignment,
     AlignOptions,
@@ -165,6 +166,12 @@ def _loose(options: AlignOptions, fixed: Seen) -> float:
 def _estimate(matched: Matched, fixed_size: Size, moving_size: Size, options: AlignOptions) -> Alignment:
     """The transform of matches; they are explained at the size that the model sees."""
     matches = matched.matches
+    probability = matches.probability
+    if probability < LIKELY:
+        raise NotAlignedError(
+            f"the images cannot be aligned: that they show the same thing has a probability of {probability:.2f} "
+            f"({len(matches)} matches, {matched.inliers} agree); try more keypoints or a larger size"
+        )
     p, q = matches.keypoints0.astype(np.float64), matches.keypoints1.astype(np.float64)
     loose = max(options.threshold, BENT * matched.side) if options.local else options.threshold
     if options.local and len(p):
@@ -177,13 +184,13 @@ def _estimate(matched: Matched, fixed_size: Size, moving_size: Size, options: Al
         found = fit_map(p, q, loose, options)
     if found is None:
         raise NotAlignedError(
-            f"the images cannot be aligned: of {len(matches)} matches fewer than {MIN_INLIERS} agree; try more "
-            "keypoints or a larger size"
+            f"the images cannot be aligned: of {len(matches)} matches fewer than {MIN_INLIERS} agree on one; try more "
+            "keypoints, a larger size or another transform"
         )
-    _check_sane(found.matrix, matched)
     p, q = (apply(back, xy[found.inliers]) for back, xy in ((matched.to_fixed, p), (matched.to_moving, q)))
     matrix = matched.to_moving @ found.matrix @ np.linalg.inv(matched.to_fixed)
-    return finish(Transform(found.kind, matrix, fixed_size, moving_size), p, q, len(matches), options)
+    transform = Transform(found.kind, matrix, fixed_size, moving_size)
+    return replace(finish(transform, p, q, len(matches), options), probability=probability)
 
 
 def _linear_part(p: Array, q: Array) -> Array:
@@ -192,21 +199,3 @@ def _linear_part(p: Array, q: Array) -> Array:
         return np.eye(2)
     found: Array = np.linalg.lstsq(p - p.mean(axis=0), q - q.mean(axis=0), rcond=None)[0]
     return found
-
-
-def _check_sane(matrix: Array, matched: Matched) -> None:
-    """Refuse maps that no two images of a thing have: folded over, or of another scale by more than twenty."""
-    matches = matched.matches
-    low, high = matches.keypoints0.min(axis=0), matches.keypoints0.max(axis=0)
-    box = np.array([[low[0], low[1]], [high[0], low[1]], [high[0], high[1]], [low[0], high[1]]], np.float64)
-    weights = np.column_stack([box, np.ones(4)]) @ matrix[2]
-    moved = apply(matrix, box)
-    sides = np.roll(moved, -1, axis=0) - moved
-    after = np.roll(sides, -1, axis=0)
-    turns = sides[:, 0] * after[:, 1] - sides[:, 1] * after[:, 0]
-    across, along = moved[2] - moved[0], moved[3] - moved[1]
-    area = float(across[0] * along[1] - across[1] * along[0]) / 2
-    before = float((high - low).prod())
-    folded = not (np.sign(weights) == np.sign(weights[0])).all() or not (turns > 0).all()
-    if folded or not 1 / 400 < area / max(before, 1e-9) < 400:
-        raise NotAlignedError("the images cannot be aligned: what their matches agree on folds over or collapses")

@@ -28,8 +28,8 @@ WORTH = 0.9
 """A more pliable kind is taken if it leaves less than this part of the squared distances."""
 BENT = 0.02
 """Of the longer side: how far from the map of the whole the matches of a bent image may lie."""
-MIN_INLIERS = 12
-"""Unrelated images of which 44 pairs were matched had up to 8."""
+LIKELY, MIN_INLIERS = 0.5, 12
+"""Least probability that two images show the same thing, and matches that agree, of those that are aligned."""
 _ESTIMATORS: dict[Kind, Callable[..., Homography]] = {
     "similarity": estimate_similarity,
     "affine": estimate_affine,
@@ -87,6 +87,8 @@ class Alignment:
         fixed: (K, 2) pixels of the matches that it explains; ``moving`` likewise.
         num_matches: of all, at the size that the model sees.
         error: median distance of the matches from where the transform has them, in pixels of the fixed image.
+        probability: that the images show the same thing, see :attr:`Matches.probability
+            <steerers.Matches.probability>`.
         bending: what cross-validation says of the local part, if one was asked for.
         num_tiles: that were matched in full resolution.
         seconds: it took.
@@ -97,6 +99,7 @@ class Alignment:
     moving: Array
     num_matches: int
     error: float
+    probability: float = 1.0
     bending: Bending | None = None
     num_tiles: int = 0
     seconds: float = 0.0
@@ -124,7 +127,13 @@ class Alignment:
         bending = self.bending
         told = {"num_matches": self.num_matches, "num_inliers": len(self.fixed), "num_tiles": self.num_tiles}
         held_out = None if bending is None else {"error_px": bending.error, "without_px": bending.without}
-        return {**told, "error_px": self.error, "held_out": held_out, "seconds": self.seconds}
+        return {
+            **told,
+            "probability": self.probability,
+            "error_px": self.error,
+            "held_out": held_out,
+            "seconds": self.seconds,
+        }
 
 
 # What the model sees --------------------------------------------------------------------------------------------------
@@ -219,7 +228,7 @@ def finish(transform: Transform, p: Array, q: Array, num_matches: int, options: 
         bending = fit_bending(p, transform.unbent(q) - p, transform.fixed_size, seed=options.seed)
         transform = replace(transform, local=bending.field)
     off = np.linalg.norm(transform.to_fixed(q) - p, axis=1)
-    return Alignment(transform, p, q, num_matches, float(np.median(off)), bending)
+    return Alignment(transform, p, q, num_matches, float(np.median(off)), bending=bending)
 
 
 def polish(kind: Kind, start: Array, p: Array, q: Array, scale: float) -> Array:

@@ -55,7 +55,8 @@ def refine_by_tiles(
         logger.debug("1:%.3g: %d of %d tiles matched", shrunk, len(parts), len(tiles))
         if sum(len(p) for p, _ in parts) >= 3 * MIN_INLIERS:
             p, q = (np.concatenate(side) for side in zip(*parts, strict=True))
-            found = replace(_again(found, p, q, shrunk, options), num_tiles=len(parts))
+            finer = _again(found, p, q, shrunk, options)
+            found = replace(finer, num_tiles=len(parts), probability=start.probability)
     return found
 
 
