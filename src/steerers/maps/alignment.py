@@ -22,7 +22,6 @@ from steerers.images.decode import fit_within
 from steerers.maps.bending import agreeing
 from steerers.maps.rasters import Raster, open_raster
 from steerers.maps.registration import (
-    BENT,
     LIKELY,
     MIN_INLIERS,
     Alignment,
@@ -32,6 +31,7 @@ from steerers.maps.registration import (
     apply,
     finish,
     fit_map,
+    loosest,
     see,
 )
 from steerers.maps.tiles import refine_by_tiles
@@ -91,7 +91,7 @@ def align_rasters(fixed: Raster, moving: Raster, matcher: Pipeline, options: Ali
     start = time.perf_counter()
     seen = see(fixed, matcher.max_size), see(moving, matcher.max_size)
     matched = _match(seen[0], seen[1], matcher, options)
-    found = _estimate(matched, fixed.size, moving.size, options)
+    found = _in_full(matched, *seen, options)
     if options.tiles and max(seen[0].shrunk, seen[1].shrunk) > 1.0:
         found = refine_by_tiles(fixed, moving, found, seen, matcher, options)
     return replace(found, seconds=time.perf_counter() - start)
@@ -113,14 +113,11 @@ def draw_alignment(fixed: StrPath, moving: StrPath, transform: Transform, side: 
 
 @dataclass(frozen=True, eq=False)
 class Matched:
-    """Matches of two images as the model sees them, the moving one mirrored or not; (3, 3) maps to stored pixels."""
+    """Matches of two images as the model sees them, the moving one mirrored or not, and how many of them agree."""
 
     matches: Matches
     mirrored: bool
     inliers: int
-    to_fixed: Array
-    to_moving: Array
-    side: int
 
 
 def _match(fixed: Seen, moving: Seen, matcher: Pipeline, options: AlignOptions) -> Matched:
@@ -135,13 +132,15 @@ def _match(fixed: Seen, moving: Seen, matcher: Pipeline, options: AlignOptions) 
         described = _mirrored(features, moving, matcher) if mirrored else features
         assert described is not None
         found = matcher.match(own, described)
-        inliers = int(estimate_homography(found.keypoints0, found.keypoints1, _loose(options, fixed)).inliers.sum())
+        inliers = int(
+            estimate_homography(found.keypoints0, found.keypoints1, loosest(options, fixed.size)).inliers.sum()
+        )
         logger.debug("%s: %d matches, %d agree", "mirrored" if mirrored else "as it is", len(found), inliers)
         tried.append((inliers, found, mirrored))
     inliers, found, mirrored = max(tried, key=lambda one: one[0])
     if options.refine and inliers >= MIN_INLIERS:
         found = found.refine(image, moving.image(matcher, mirrored), device=matcher.device)
-    return Matched(found, mirrored, inliers, fixed.to_stored(), moving.to_stored(mirrored), max(fixed.size))
+    return Matched(found, mirrored, inliers)
 
 
 def _mirrored(features: Features | None, moving: Seen, matcher: Pipeline) -> Features:
@@ -155,42 +154,47 @@ def _mirrored(features: Features | None, moving: Seen, matcher: Pipeline) -> Fea
     return replace(features, keypoints=keypoints, descriptions=turned)
 
 
-def _loose(options: AlignOptions, fixed: Seen) -> float:
-    """How far a match may lie from the map of the whole, in pixels as the model sees them."""
-    return max(options.threshold, BENT * max(fixed.size)) if options.local else options.threshold
-
-
 # Estimation -----------------------------------------------------------------------------------------------------------
 
 
-def _estimate(matched: Matched, fixed_size: Size, moving_size: Size, options: AlignOptions) -> Alignment:
-    """The transform of matches; they are explained at the size that the model sees."""
-    matches = matched.matches
-    probability = matches.probability
+def _in_full(matched: Matched, fixed: Seen, moving: Seen, options: AlignOptions) -> Alignment:
+    """The alignment of images of which small versions were matched."""
+    matches, probability = matched.matches, matched.matches.probability
     if probability < LIKELY:
         raise NotAlignedError(
             f"the images cannot be aligned: that they show the same thing has a probability of {probability:.2f} "
             f"({len(matches)} matches, {matched.inliers} agree); try more keypoints or a larger size"
         )
+    small = align_matches(matches, fixed.size, moving.size, options)
+    to_fixed, to_moving = fixed.to_stored(), moving.to_stored(matched.mirrored)
+    matrix = to_moving @ small.transform.matrix @ np.linalg.inv(to_fixed)
+    transform = Transform(small.transform.kind, matrix, fixed.stored_size, moving.stored_size)
+    ends = apply(to_fixed, small.fixed), apply(to_moving, small.moving)
+    return replace(finish(transform, *ends, len(matches), options), probability=probability)
+
+
+def align_matches(matches: Matches, fixed_size: Size, moving_size: Size, options: AlignOptions) -> Alignment:
+    """The alignment that matches of two images tell, at the size at which they were matched.
+
+    Raises:
+        NotAlignedError: if too few of them agree.
+    """
     p, q = matches.keypoints0.astype(np.float64), matches.keypoints1.astype(np.float64)
-    loose = max(options.threshold, BENT * matched.side) if options.local else options.threshold
     if options.local and len(p):
-        rough = estimate_homography(p, q, loose).inliers
+        rough = estimate_homography(p, q, loosest(options, fixed_size)).inliers
         alike = np.zeros(len(p), dtype=bool)
         alike[rough] = agreeing(p[rough], q[rough] - p[rough] @ _linear_part(p[rough], q[rough]))
         p, q = p[alike], q[alike]
     found = fit_map(p, q, options.threshold, options)
-    if loose > options.threshold and (found is None or found.inliers.sum() < FLAT * len(p)):
-        found = fit_map(p, q, loose, options)
+    if options.local and (found is None or found.inliers.sum() < FLAT * len(p)):
+        found = fit_map(p, q, loosest(options, fixed_size), options)
     if found is None:
         raise NotAlignedError(
             f"the images cannot be aligned: of {len(matches)} matches fewer than {MIN_INLIERS} agree on one; try more "
             "keypoints, a larger size or another transform"
         )
-    p, q = (apply(back, xy[found.inliers]) for back, xy in ((matched.to_fixed, p), (matched.to_moving, q)))
-    matrix = matched.to_moving @ found.matrix @ np.linalg.inv(matched.to_fixed)
-    transform = Transform(found.kind, matrix, fixed_size, moving_size)
-    return replace(finish(transform, p, q, len(matches), options), probability=probability)
+    transform = Transform(found.kind, found.matrix, fixed_size, moving_size)
+    return finish(transform, p[found.inliers], q[found.inliers], len(matches), options)
 
 
 def _linear_part(p: Array, q: Array) -> Array:

@@ -208,6 +208,11 @@ def fit_map(p: Array, q: Array, threshold: float, options: AlignOptions) -> Fitt
     return best
 
 
+def loosest(options: AlignOptions, size: Size) -> float:
+    """How far a match of images that may be bent may lie from the map of the whole, in pixels; else the threshold."""
+    return max(options.threshold, BENT * max(size)) if options.local else options.threshold
+
+
 def _fit_kind(kind: Kind, p: Array, q: Array, threshold: float, options: AlignOptions) -> Fitted | None:
     H, inliers = _ESTIMATORS[kind](p, q, threshold, seed=options.seed)
     if H is None or inliers.sum() < MIN_INLIERS:
