@@ -33,6 +33,7 @@ README = ROOT / "README.md"
 NOT_RUN = re.compile(r"<!-- not run: \S.* -->")
 SHELL = ("sh", "bash", "shell", "console")
 QUICK = {
+    "align": ["--max-size", "512", "--num-keypoints", "800"],
     "bench": ["--num", "100", "--dim", "32", "--repeats", "1"],
     "extract": ["--model", "upright-sift", "--num-keypoints", "256"],
     "figure": ["--max-size", "256"],

@@ -18,6 +18,7 @@ from steerers.geometry import transform_points
 from steerers.images.load import to_uint8
 from steerers.maps import AlignOptions, NotAlignedError, Transform, align
 from steerers.maps.alignment import draw_alignment
+from steerers.maps.registration import apply, polish
 from steerers.pipeline import Pipeline
 from terrain import make_terrain, view_of
 
@@ -142,24 +143,43 @@ def test_a_bent_image(scene: tuple[Path, Place], sift: Pipeline, tmp_path: Path)
 
 
 def test_large_images_are_refined_by_tiles(tmp_path: Path) -> None:
-    """Matched at a sixth of their size, then in full."""
+    """Matched at a sixth of their size, then in full; mirrored, too."""
     terrain = make_terrain(900, seed=5)
     fixed, to_fixed = view_of(terrain, (450, 440), 0, (768, 600))
     moving, to_moving = view_of(terrain, (440, 450), 93, (600, 768), zoom=1.06)
-    for name, view in (("fixed", fixed), ("moving", moving)):
+    for name, view in (("fixed", fixed), ("moving", moving.flip(2).contiguous())):
         PIL.Image.fromarray(to_uint8(view)).save(tmp_path / f"{name}.png")
     truth = torch.from_numpy(to_moving @ np.linalg.inv(to_fixed))
     box = np.array([[100.0, 100], [660, 100], [660, 500], [100, 500]])
     aims = transform_points(truth, torch.from_numpy(box)).numpy()
+    aims[:, 0] = 599 - aims[:, 0]
     matcher = steerers.load("upright-sift", num_keypoints=600, max_size=128)
     errors = {}
     for tiles in (0, 4):
-        options = AlignOptions(transform="similarity", tiles=tiles, mirror="no")
+        options = AlignOptions(transform="similarity", tiles=tiles, mirror="yes")
         found = align(tmp_path / "fixed.png", tmp_path / "moving.png", matcher=matcher, options=options)
         errors[tiles] = off(found.transform, aims, box)
     assert found.num_tiles == 4
     assert errors[4] < 0.1
     assert errors[0] > 2 * errors[4]
+
+
+@pytest.mark.parametrize("kind", ["similarity", "affine", "homography"])
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_maps_are_polished(kind: Any, mirrored: bool) -> None:
+    rng = np.random.default_rng(0)
+    truth = {
+        "similarity": np.array([[0.6, -0.9, 300], [0.9, 0.6, -40], [0, 0, 1]]),
+        "affine": np.array([[0.6, -0.9, 300], [0.7, 0.8, -40], [0, 0, 1]]),
+        "homography": np.array([[0.6, -0.9, 300], [0.7, 0.8, -40], [1e-5, -2e-5, 1]]),
+    }[kind]
+    truth = truth @ np.diag([-1.0 if mirrored else 1.0, 1, 1])
+    p = rng.uniform(0, 5000, (200, 2))
+    q = apply(truth, p) + rng.normal(0, 0.2, p.shape)
+    q[::10] += rng.normal(0, 80, (20, 2))
+    start = truth + np.array([[0.01, 0.01, 30], [-0.01, 0.01, -20], [0, 0, 0]]) * (1 if kind != "similarity" else 0)
+    found = polish(kind, start, p, q, 3.0)
+    assert np.linalg.norm(apply(found, p) - apply(truth, p), axis=1).max() < 0.5
 
 
 def test_one_band_of_sixteen_bits_without_data_in_part(

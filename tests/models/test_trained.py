@@ -50,6 +50,7 @@ def descriptor_config(setting: str, steerer: SteererConfig, **model: Any) -> Tra
 def test_compact_by_folder_and_by_file(tmp_path: Path) -> None:
     objective = left(tmp_path / "mine", small_config("SO2"))
     models = [zoo.build(path) for path in (tmp_path / "mine", str(tmp_path / "mine" / TRAINED_FILE))]
+    assert [model.mirror for model in models] == [None, None]  # the embedded one is of other weights
     for model in models:
         assert model.name.startswith("mine-")
         assert model.steerer is not None

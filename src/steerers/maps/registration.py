@@ -240,6 +240,9 @@ def polish(kind: Kind, start: Array, p: Array, q: Array, scale: float) -> Array:
     """The (3, 3) map of a kind with the least sum of robust distances (soft L1) from ``p`` to ``q``, near ``start``."""
     from scipy.optimize import least_squares
 
+    if np.linalg.det(start) < 0:  # a similarity of mirrored points
+        flip = np.diag([-1.0, 1.0, 1.0])
+        return np.asarray(polish(kind, start @ flip, p * [-1.0, 1.0], q, scale) @ flip)
     middle, spread = p.mean(axis=0), max(float(np.abs(p - p.mean(axis=0)).max()), 1e-9)
     norm = np.array([[1 / spread, 0, -middle[0] / spread], [0, 1 / spread, -middle[1] / spread], [0, 0, 1]])
     unit, first = (p - middle) / spread, start @ np.linalg.inv(norm)

@@ -32,8 +32,8 @@ SIDE = 512
 """Of a tile, in pixels of the resolution at which it is matched."""
 STEP = 4.0
 """By how much finer each resolution is than the one before."""
-PER_TILE = 60
-"""Most matches of a tile that count, so that no tile outweighs the others."""
+PER_TILE, ALTOGETHER = 60, 3000
+"""Most matches of a tile that count, so that no tile outweighs the others; of few tiles, so many of all together."""
 COVERED = 0.5
 """Least part of a tile that both images show."""
 MOST_CHANGE = 1.2
@@ -50,11 +50,15 @@ def refine_by_tiles(
         parts = []
         for window in progress(tiles, f"matching tiles at 1:{shrunk:.3g}"):
             part = _match_tile(fixed, moving, found.transform, window, shrunk, matcher, options)
+            logger.debug(
+                "tile at %.0f, %.0f: %s", *window[:2], "nothing" if part is None else f"{len(part[0])} matches"
+            )
             if part is not None:
                 parts.append(part)
         logger.debug("1:%.3g: %d of %d tiles matched", shrunk, len(parts), len(tiles))
         if sum(len(p) for p, _ in parts) >= 3 * MIN_INLIERS:
-            p, q = (np.concatenate(side) for side in zip(*parts, strict=True))
+            most = max(PER_TILE, ALTOGETHER // len(parts))
+            p, q = (np.concatenate([end[:most] for end in side]) for side in zip(*parts, strict=True))
             finer = _again(found, p, q, shrunk, options)
             found = replace(finer, num_tiles=len(parts), probability=start.probability)
     return found
@@ -161,7 +165,7 @@ def _match_tile(
         q = matches.refine(*images, device=matcher.device).keypoints1.astype(np.float64)
     kept = np.flatnonzero(close)[found.inliers]
     kept = kept[agreeing(p[kept], q[kept] - p[kept])]
-    kept = np.random.default_rng(options.seed).permutation(kept)[:PER_TILE]
+    kept = np.random.default_rng(options.seed).permutation(kept)
     ratio = np.array([(right - left) / size[0], (bottom - top) / size[1]])
     p, q = ((xy[kept] + 0.5) * ratio + [left, top] - 0.5 for xy in (p, q))
     return p, transform.to_moving(q)
