@@ -111,6 +111,27 @@ def test_nodata_that_the_type_does_not_have(tmp_path: Path) -> None:
             warp(tmp_path, ramp(dtype), nodata=value)
 
 
+def test_complex_numbers_are_no_image(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has numbers of type complex64, which are no image"):
+        warp(tmp_path, ramp("complex64"))
+
+
+def test_a_palette_is_drawn_in_its_colours(tmp_path: Path) -> None:
+    save(tmp_path / "fixed.tif", np.zeros((1, FIXED[1], FIXED[0]), np.uint8))
+    with rasterio.open(
+        tmp_path / "moving.tif", "w", driver="GTiff", width=60, height=40, count=1, dtype="uint8", photometric="palette"
+    ) as dataset:
+        dataset.write((ramp("uint8") > 40).astype(np.uint8) * 200)
+        dataset.write_colormap(1, {0: (10, 20, 30, 255), 200: (200, 100, 50, 255)})
+    with open_raster(tmp_path / "fixed.tif") as first, open_raster(tmp_path / "moving.tif") as second:
+        write_warped(tmp_path / "out.tif", second, Transform("affine", SHIFT, first.size, second.size), first)
+    with rasterio.open(tmp_path / "out.tif") as dataset:
+        assert dataset.count == 4
+        pixels = dataset.read()
+    assert pixels[:3, 10, 10].tolist() == [10, 20, 30]
+    assert pixels[:3, 44, 60].tolist() == [200, 100, 50]
+
+
 def test_against_pixels_sampled_one_by_one(tmp_path: Path) -> None:
     """Linear interpolation of a ramp is the ramp, wherever the transform leads, the local part included."""
     matrix = np.array([[0.6, -0.5, 25], [0.55, 0.7, -8], [0, 0, 1]])

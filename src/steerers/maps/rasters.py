@@ -94,6 +94,11 @@ class Raster:
         with self._errors():
             return np.asarray(self.dataset.read(window=rasterio_window(window)))
 
+    @property
+    def paletted(self) -> bool:
+        """Whether its values are numbers of colours, of which a mean means nothing."""
+        return self._palette is not None
+
     def read_stored(self, window: Window, size: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """(H, W, C) all bands of a window of whole pixels inside the image, as they are stored, at a (width, height),
         averaged where that is smaller; and (H, W) where there are data."""

@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from steerers._choices import MAX_SIZE
 from steerers._console import APART
-from steerers.geometry import Homography, Size, estimate_affine, estimate_homography, estimate_similarity, scaling
+from steerers.geometry import (
+    Homography,
+    Size,
+    estimate_affine,
+    estimate_homography,
+    estimate_similarity,
+    local_maps,
+    scaling,
+)
 from steerers.images.decode import fit_within
 from steerers.maps.bending import Bending, fit_bending
 from steerers.maps.rasters import Raster
@@ -106,14 +114,16 @@ class Alignment:
 
     def summary(self) -> str:
         """One line for people."""
-        linear = self.transform.matrix[:2, :2]
+        middle = [(side - 1) / 2 for side in self.transform.fixed_size]
+        linear = local_maps(self.transform.matrix, np.array([middle]))[0]
         scale = math.sqrt(abs(np.linalg.det(linear)))
         mirror = np.diag([-1.0 if self.transform.mirrored else 1.0, 1.0])
         turned = mirror @ linear
         angle = math.degrees(math.atan2(turned[0, 1] - turned[1, 0], turned[0, 0] + turned[1, 1]))
-        told = [f"{len(self.fixed)} of {self.num_matches} matches agree with a {self.transform.kind}"]
+        named = {"affine": "an affine map"}.get(self.transform.kind, f"a {self.transform.kind}")
+        told = [f"{len(self.fixed)} of {self.num_matches} matches agree with {named}"]
         if self.num_tiles:
-            told = [f"{len(self.fixed)} matches in {self.num_tiles} tiles agree with a {self.transform.kind}"]
+            told = [f"{len(self.fixed)} matches in {self.num_tiles} tiles agree with {named}"]
         told.append(
             f"{'mirrored and ' if self.transform.mirrored else ''}rotated by {angle:.1f} degrees, {scale:.3g} x"
         )

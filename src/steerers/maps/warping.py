@@ -136,6 +136,8 @@ def outside_of(moving: Raster, nodata: float | None = None) -> Outside:
     Raises:
         ValueError: if its type of numbers does not have ``nodata``.
     """
+    if moving.dtype.kind not in "iuf":
+        raise ValueError(f"{moving.path} has numbers of type {moving.dtype}, which are no image: take their magnitudes")
     own = moving.nodata if nodata is None else nodata
     if own is not None:
         is_float = moving.dtype.kind == "f"
@@ -163,8 +165,9 @@ def write_warped(
         OSError: naming the file, if it cannot be written; of a full disk it says so.
         ValueError: naming the file, if one of them cannot be read.
     """
-    outside = outside_of(moving, nodata)
-    bands, alpha = moving.count + outside.added, outside.nodata is None
+    outside = Outside(None, added=True) if moving.paletted else outside_of(moving, nodata)
+    read, own = (moving.read, 3) if moving.paletted else (moving.read_stored, moving.count)  # a palette in its colours
+    bands, alpha = own + outside.added, outside.nodata is None
     opaque = np.iinfo(moving.dtype).max if moving.dtype.kind in "iu" else 1
     empty = 0 if outside.nodata is None else outside.nodata
 
@@ -172,10 +175,10 @@ def write_warped(
         left, top, right, bottom = tile
         size = (right - left, bottom - top)
         drawn = np.full((bands, size[1], size[0]), empty, moving.dtype)
-        found = sample(moving.read_stored, transform, tile, size, resampling)
+        found = sample(read, transform, tile, size, resampling)
         if found is not None:
             there = found.valid
-            drawn[: moving.count, there] = np.moveaxis(found.pixels, 2, 0)[:, there]
+            drawn[:own, there] = np.moveaxis(found.pixels, 2, 0)[:, there]
             if outside.added:
                 drawn[-1, there] = opaque
         return drawn
