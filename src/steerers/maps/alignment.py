@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FLAT = 0.9
+FLAT = 0.75
 """An image is bent if fewer of the matches that their neighbours agree with follow a map of the whole."""
 
 
@@ -180,11 +180,8 @@ def align_matches(matches: Matches, fixed_size: Size, moving_size: Size, options
         NotAlignedError: if too few of them agree.
     """
     p, q = matches.keypoints0.astype(np.float64), matches.keypoints1.astype(np.float64)
-    if options.local and len(p):
-        rough = estimate_homography(p, q, loosest(options, fixed_size)).inliers
-        alike = np.zeros(len(p), dtype=bool)
-        alike[rough] = agreeing(p[rough], q[rough] - p[rough] @ _linear_part(p[rough], q[rough]))
-        p, q = p[alike], q[alike]
+    if options.local:
+        p, q = _smooth(p, q, loosest(options, fixed_size))
     found = fit_map(p, q, options.threshold, options)
     if options.local and (found is None or found.inliers.sum() < FLAT * len(p)):
         found = fit_map(p, q, loosest(options, fixed_size), options)
@@ -197,9 +194,11 @@ def align_matches(matches: Matches, fixed_size: Size, moving_size: Size, options
     return finish(transform, p[found.inliers], q[found.inliers], len(matches), options)
 
 
-def _linear_part(p: Array, q: Array) -> Array:
-    """(2, 2) of the affine map of least squares, for displacements that neighbours have alike."""
-    if len(p) < 3:
-        return np.eye(2)
-    found: Array = np.linalg.lstsq(p - p.mean(axis=0), q - q.mean(axis=0), rcond=None)[0]
-    return found
+def _smooth(p: Array, q: Array, farthest: float) -> tuple[Array, Array]:
+    """The points that are not too far from where a map of the whole has them, and there move as their neighbours do."""
+    rough = estimate_homography(p, q, farthest)
+    if rough.H is None:
+        return p, q
+    p, q = p[rough.inliers], q[rough.inliers]
+    kept = agreeing(p, q - apply(rough.H, p))
+    return p[kept], q[kept]

@@ -23,7 +23,7 @@ STIFFNESSES = tuple(10.0**power for power in np.arange(-6.0, 1.5, 0.5))
 NEIGHBOURS = 8
 FARTHEST = 4.0
 """A displacement is wrong if it differs from those around it by more than so many times as much as most do."""
-CLEARLY = 0.95
+CLEARLY = 0.8
 """A local part is kept if it leaves less than this part of the error on points that it has not seen."""
 
 
@@ -74,18 +74,19 @@ def fit_bending(xy: Array, displacements: Array, size: Size, *, seed: int = 0) -
 
 
 class _Near:
-    """Places moved towards the nearest of some points, as far as they are farther from it than these are apart: what is
-    known of them goes on as it is, and does not grow."""
+    """Places outside of all points moved towards the nearest of them, as far as they are farther from it than these are
+    apart: what is known there goes on as it is, and does not grow."""
 
     def __init__(self, xy: Array) -> None:
-        from scipy.spatial import KDTree
+        from scipy.spatial import Delaunay, KDTree
 
-        self._points, self._tree = xy, KDTree(xy)
+        self._points, self._tree, self._hull = xy, KDTree(xy), Delaunay(xy, qhull_options="QJ")
         self._reach = 2 * float(np.quantile(self._tree.query(xy, k=2)[0][:, 1], 0.95))
 
     def __call__(self, places: Array) -> Array:
         distance, index = self._tree.query(places)
         part = np.minimum(1.0, self._reach / np.maximum(distance, 1e-12))[:, None]
+        part[self._hull.find_simplex(places) >= 0] = 1.0
         nearest = self._points[index]
         return np.asarray(nearest + part * (places - nearest))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ SIDE = 512
 """Of a tile, in pixels of the resolution at which it is matched."""
 STEP = 4.0
 """By how much finer each resolution is than the one before."""
+KEYPOINTS = 1024
+"""Most of a tile."""
 PER_TILE, ALTOGETHER = 60, 3000
 """Most matches of a tile that count, so that no tile outweighs the others; of few tiles, so many of all together."""
 COVERED = 0.5
@@ -44,7 +47,8 @@ def refine_by_tiles(
     fixed: Raster, moving: Raster, start: Alignment, seen: tuple[Seen, Seen], matcher: Pipeline, options: AlignOptions
 ) -> Alignment:
     """An alignment of small versions, refined in full resolution; what tiles do not tell stays as it was."""
-    found, matcher = start, replace(matcher, max_size=SIDE)
+    found, matcher = start, replace(matcher, max_size=SIDE, num_keypoints=min(matcher.num_keypoints, KEYPOINTS))
+    known: list[tuple[Array, Array]] = []  # of all resolutions, the finest first
     for shrunk in _resolutions(seen, start.transform):
         tiles = _choose(fixed.size, seen, found.transform, shrunk, options)
         parts = []
@@ -59,7 +63,8 @@ def refine_by_tiles(
         if sum(len(p) for p, _ in parts) >= 3 * MIN_INLIERS:
             most = max(PER_TILE, ALTOGETHER // len(parts))
             p, q = (np.concatenate([end[:most] for end in side]) for side in zip(*parts, strict=True))
-            finer = _again(found, p, q, shrunk, options)
+            known.insert(0, (p, q))
+            finer = _again(found, known, shrunk, options)
             found = replace(finer, num_tiles=len(parts), probability=start.probability)
     return found
 
@@ -180,10 +185,13 @@ def _nearly_alike(similarity: Array) -> bool:
     return 1 / MOST_CHANGE < scale < MOST_CHANGE and abs(turn) < math.radians(10)
 
 
-def _again(found: Alignment, p: Array, q: Array, shrunk: float, options: AlignOptions) -> Alignment:
-    """The alignment of the matches of tiles, which were found to agree within each."""
-    before = found.transform
+def _again(found: Alignment, known: Sequence[tuple[Array, Array]], shrunk: float, options: AlignOptions) -> Alignment:
+    """The alignment of the matches of tiles, which agree within each: the map of the whole by those of the
+    finest resolution, a local part also by others, which lie between them."""
+    before, (p, q) = found.transform, known[0]
     scale = math.sqrt(abs(float(np.linalg.det(before.matrix[:2, :2]))))
     matrix = polish(before.kind, before.matrix, p, q, options.threshold * shrunk * scale)
     transform = Transform(before.kind, matrix, before.fixed_size, before.moving_size)
+    if options.local:
+        p, q = (np.concatenate(side) for side in zip(*known, strict=True))
     return finish(transform, p, q, found.num_matches, options)
