@@ -21,11 +21,10 @@ from steerers.maps.adjustment import (
     inverse_of,
     spanning_tree,
     straightened,
-    transfer,
 )
 from steerers.maps.coordinates import LONLAT, transform_coordinates
 from steerers.maps.rectification import place_on_ground, rectify, utm_zone
-from steerers.maps.transforms import Array
+from steerers.maps.transforms import Array, transfer
 
 pytest.importorskip("rasterio")
 pytest.importorskip("scipy")

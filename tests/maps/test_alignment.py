@@ -18,7 +18,8 @@ from steerers.geometry import transform_points
 from steerers.images.load import to_uint8
 from steerers.maps import AlignOptions, NotAlignedError, Transform, align
 from steerers.maps.alignment import draw_alignment
-from steerers.maps.registration import apply, polish
+from steerers.maps.registration import polish
+from steerers.maps.transforms import transfer
 from steerers.pipeline import Pipeline
 from terrain import make_terrain, view_of
 
@@ -175,11 +176,11 @@ def test_maps_are_polished(kind: Any, mirrored: bool) -> None:
     }[kind]
     truth = truth @ np.diag([-1.0 if mirrored else 1.0, 1, 1])
     p = rng.uniform(0, 5000, (200, 2))
-    q = apply(truth, p) + rng.normal(0, 0.2, p.shape)
+    q = transfer(truth, p) + rng.normal(0, 0.2, p.shape)
     q[::10] += rng.normal(0, 80, (20, 2))
     start = truth + np.array([[0.01, 0.01, 30], [-0.01, 0.01, -20], [0, 0, 0]]) * (1 if kind != "similarity" else 0)
     found = polish(kind, start, p, q, 3.0)
-    assert np.linalg.norm(apply(found, p) - apply(truth, p), axis=1).max() < 0.5
+    assert np.linalg.norm(transfer(found, p) - transfer(truth, p), axis=1).max() < 0.5
 
 
 def test_one_band_of_sixteen_bits_without_data_in_part(

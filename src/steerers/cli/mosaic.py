@@ -31,7 +31,12 @@ def run(arguments: argparse.Namespace) -> int:
     asked, told = choice_of(arguments), extraction_of(arguments)
     matching = {name: told.pop(name) for name in MATCHING if name in told}
     verification = options.verification(arguments)
-    how = MosaicOptions(verification=verification, scale=arguments.scale, gps=not arguments.no_gps)
+    how = MosaicOptions(
+        verification=verification,
+        scale=arguments.scale,
+        gps=not arguments.no_gps,
+        keep_contradicted=arguments.keep_contradicted,
+    )
     made = mosaic(
         arguments.photos,
         arguments.out,

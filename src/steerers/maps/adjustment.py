@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steerers.geometry import Size
-from steerers.maps.transforms import Array
+from steerers.maps.transforms import Array, transfer
 
 PER_LINK = 40
 """Most matches of a pair that are adjusted, evenly spread."""
@@ -96,13 +96,6 @@ def distorted(xy: Array, size: Size, distortion: float) -> Array:
     there = (np.abs(radius * (1 + distortion * radius**2) - aim) < 1e-6) & (1 + 3 * distortion * radius**2 > 0)
     found = transfer(inverse_of(unit), np.where(there[:, None], aims * ratio[:, None], 0.0))
     return np.where(there[:, None], found, np.nan)
-
-
-def transfer(H: Array, xy: Array) -> Array:
-    """(N, 2) points through a (3, 3) projective map; infinite where they have no place."""
-    homogeneous = np.column_stack([xy, np.ones(len(xy))]) @ H.T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.nan_to_num(homogeneous[:, :2] / homogeneous[:, 2:], nan=np.inf)
 
 
 def inverse_of(matrix: Array) -> Array:

@@ -28,14 +28,13 @@ from steerers.maps.registration import (
     AlignOptions,
     NotAlignedError,
     Seen,
-    apply,
     finish,
     fit_map,
     loosest,
     see,
 )
 from steerers.maps.tiles import refine_by_tiles
-from steerers.maps.transforms import Array, Transform
+from steerers.maps.transforms import Array, Transform, transfer
 from steerers.maps.warping import Resampling, sample, write_warped
 from steerers.viz.checkerboard import draw_checkerboard
 
@@ -169,7 +168,7 @@ def _in_full(matched: Matched, fixed: Seen, moving: Seen, options: AlignOptions)
     to_fixed, to_moving = fixed.to_stored(), moving.to_stored(matched.mirrored)
     matrix = to_moving @ small.transform.matrix @ np.linalg.inv(to_fixed)
     transform = Transform(small.transform.kind, matrix, fixed.stored_size, moving.stored_size)
-    ends = apply(to_fixed, small.fixed), apply(to_moving, small.moving)
+    ends = transfer(to_fixed, small.fixed), transfer(to_moving, small.moving)
     return replace(finish(transform, *ends, len(matches), options), probability=probability)
 
 
@@ -200,5 +199,5 @@ def _smooth(p: Array, q: Array, farthest: float) -> tuple[Array, Array]:
     if rough.H is None:
         return p, q
     p, q = p[rough.inliers], q[rough.inliers]
-    kept = agreeing(p, q - apply(rough.H, p))
+    kept = agreeing(p, q - transfer(rough.H, p))
     return p[kept], q[kept]

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from steerers._console import progress
 from steerers.geometry import Size
-from steerers.maps.adjustment import distorted, inverse_of, straightened, transfer
-from steerers.maps.transforms import Array
+from steerers.maps.adjustment import distorted, inverse_of, straightened
+from steerers.maps.transforms import Array, transfer
 
 Pixels = NDArray[np.uint8]
 Mask = NDArray[np.uint8]

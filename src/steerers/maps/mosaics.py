@@ -26,20 +26,20 @@ from steerers.collection.georeference import NotAlignedError
 from steerers.collection.matching import match_pairs
 from steerers.collection.pairing import Choice
 from steerers.collection.reconstruction import choose_unless_chosen
-from steerers.collection.store import Collection, Photograph
+from steerers.collection.store import Collection, Photograph, find_names
 from steerers.collection.two_view import VerificationOptions
 from steerers.collection.verification import verify
 from steerers.geometry import Size
 from steerers.images.decode import fit_within
 from steerers.images.load import load_image, to_uint8
-from steerers.maps.adjustment import Adjusted, transfer
+from steerers.maps.adjustment import Adjusted
 from steerers.maps.compositing import Composite, Layer, Pixels
 from steerers.maps.coordinates import Georeference, check_crs, import_rasterio
 from steerers.maps.geotiff import write_geotiff
 from steerers.maps.planarity import NotFlatError, adjust_scene, link_scene
 from steerers.maps.rasters import open_raster
 from steerers.maps.rectification import OnGround, Rectified, place_on_ground, rectify
-from steerers.maps.transforms import Array
+from steerers.maps.transforms import Array, transfer
 from steerers.viz.canvas import BACKGROUND
 from steerers.viz.layout import draw_layout
 
@@ -63,12 +63,14 @@ class MosaicOptions:
         max_distance: of a match from where the homography of its pair has it, in pixels of the image as it was matched.
         scale: pixels of the mosaic for one of the photographs.
         gps: lay it on the Earth where photographs have positions.
+        keep_contradicted: also use pairs whose rotations contradict their triangles.
     """
 
     verification: VerificationOptions = field(default_factory=VerificationOptions)
     max_distance: float = 3.0
     scale: float = 1.0
     gps: bool = True
+    keep_contradicted: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_distance", "scale"):
@@ -125,9 +127,10 @@ def mosaic(
         OSError: naming the file, if it cannot be written.
     """
     import_rasterio()
-    collection = Collection.create(folder or default_folder(out), photos, model, weights=weights, **extraction)
-    if len(collection.names()) < 2:
+    folder = Path(folder or default_folder(out))
+    if len(find_names(Path(photos), leave_out=folder)) < 2:
         raise ValueError(f"a mosaic needs two photographs or more, and {photos} has one")
+    collection = Collection.create(folder, photos, model, weights=weights, **extraction)
     extract(collection, device=device, weights=weights)
     check_failures(collection.failures(), strict or collection.status()["photographs"].done < 2)
     choose_unless_chosen(collection, choice, device, weights)
@@ -145,7 +148,13 @@ def mosaic_matched(collection: Collection, out: StrPath, options: MosaicOptions 
     start, options = time.perf_counter(), options or MosaicOptions()
     photographs = collection.photographs()
     verified = verify(collection, options.verification)
-    scene = link_scene(verified, photographs, options.max_distance)
+    scene = link_scene(
+        verified,
+        photographs,
+        max_distance=options.max_distance,
+        min_inliers=options.verification.min_inliers,
+        keep_contradicted=options.keep_contradicted,
+    )
     verified.close()
     left_out = {name: f"could not be read: {why}" for name, why in collection.failures().items()}
     adjusted = adjust_scene(scene, photographs, left_out)
@@ -169,7 +178,8 @@ def mosaic_matched(collection: Collection, out: StrPath, options: MosaicOptions 
         "size": list(size),
         "metres_per_pixel": None if ground is None else ground.metres / options.scale,
         "crs": None if ground is None else ground.crs,
-        "gps": why if ground is None else _gps_numbers(ground),
+        "gps": None if ground is None else _gps_numbers(ground),
+        "not_georeferenced": why or None,
         "seconds": {"adjusting": adjusted_at - start, "drawing": time.perf_counter() - adjusted_at},
     }
     outlines = {layer.name: layer.outline() for layer in layers}
@@ -283,7 +293,7 @@ def sentences(numbers: Mapping[str, Any]) -> list[str]:
         f"{numbers['matches']:,} matches of {numbers['pairs']:,} pairs are {error['median']:.2f} px off (median); "
         f"the plane explains {numbers['flat']:.0%} of all that two-view geometry does",
     ]
-    if isinstance(gps, dict):
+    if gps is not None:
         wrong = f", {len(gps['wrong'])} positions are wrong" if gps["wrong"] else ""
         told.append(
             f"{numbers['metres_per_pixel'] * 100:.3g} cm a pixel in {numbers['crs']}; cameras are "
@@ -291,5 +301,5 @@ def sentences(numbers: Mapping[str, Any]) -> list[str]:
             f"positions{wrong}"
         )
     else:
-        told.append(f"not georeferenced: {gps}")
+        told.append(f"not georeferenced: {numbers['not_georeferenced']}")
     return told + [f"left out: {name} {why}" for name, why in list(numbers["left_out"].items())[:10]]

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from steerers._choices import MIN_INLIERS
 from steerers._console import APART, tell
 from steerers.collection.store import Photograph
 from steerers.collection.verification import Verified, view_of
-from steerers.maps.adjustment import Adjusted, Link, adjust, components, transfer
-from steerers.maps.transforms import Array
+from steerers.maps.adjustment import Adjusted, Link, adjust, components
+from steerers.maps.transforms import Array, transfer
 
 NEAR = 5.0
 """Pixels, of the image as it was matched, within which a match of a flat scene lies."""
@@ -56,8 +55,15 @@ class Scene:
         }
 
 
-def link_scene(verified: Verified, photographs: Sequence[Photograph], max_distance: float) -> Scene:
-    """The pairs of a collection that geometry explains and triangles do not contradict.
+def link_scene(
+    verified: Verified,
+    photographs: Sequence[Photograph],
+    *,
+    max_distance: float,
+    min_inliers: int,
+    keep_contradicted: bool,
+) -> Scene:
+    """The pairs of a collection that geometry explains, without those that contradict their triangles unless asked for.
 
     Args:
         max_distance: of a match from where the homography of its pair has it, in pixels of the image as it was matched.
@@ -67,7 +73,7 @@ def link_scene(verified: Verified, photographs: Sequence[Photograph], max_distan
     views = {photograph.name: view_of(collection, photograph) for photograph in photographs}
     points = {photograph.name: collection.keypoints(photograph.name).astype(np.float64) for photograph in photographs}
     links, explained = [], []
-    for pair in verified.chosen(keep_contradicted=False):
+    for pair in verified.chosen(keep_contradicted):
         found, matches = verified.two_view(pair), collection.matches(*pair)
         if not np.isfinite(found.H).all():
             continue
@@ -76,7 +82,7 @@ def link_scene(verified: Verified, photographs: Sequence[Photograph], max_distan
         near = np.linalg.norm(transfer(found.H, ends[0]) - ends[1], axis=1) < max_distance * shrunk
         numbers = (place[pair[0]], place[pair[1]])
         explained.append(Link(*numbers, ends[0], ends[1], found.H, len(near)))
-        if near.sum() >= MIN_INLIERS:
+        if near.sum() >= min_inliers:
             links.append(Link(*numbers, ends[0][near], ends[1][near], found.H, int(near.sum())))
     return Scene(links, explained, float(np.median([view.shrunk for view in views.values()])))
 

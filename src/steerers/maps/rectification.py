@@ -16,9 +16,8 @@ import numpy as np
 from steerers.collection.georeference import Alignment as Placement
 from steerers.collection.georeference import NotAlignedError, Position, align, common_origin, from_enu
 from steerers.geometry import Size
-from steerers.maps.adjustment import transfer
 from steerers.maps.coordinates import LONLAT, transform_coordinates
-from steerers.maps.transforms import Array
+from steerers.maps.transforms import Array, transfer
 
 TYPICAL_FOCAL = 1.2
 """Of a photograph that does not say, in longer sides."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from steerers._choices import MAX_SIZE
 from steerers._console import APART
 from steerers.geometry import (
     Homography,
@@ -24,7 +23,7 @@ from steerers.geometry import (
 from steerers.images.decode import fit_within
 from steerers.maps.bending import Bending, fit_bending
 from steerers.maps.rasters import Raster
-from steerers.maps.transforms import KINDS, Array, Kind, Transform
+from steerers.maps.transforms import KINDS, Array, Kind, Transform, transfer
 
 if TYPE_CHECKING:
     from steerers.images.load import Image
@@ -182,7 +181,7 @@ class Seen:
 
 def see(raster: Raster, max_size: int | None) -> Seen:
     """An image at the size that a model sees."""
-    size = fit_within(raster.size, max_size or MAX_SIZE)
+    size = fit_within(raster.size, max_size)
     return Seen(*raster.read(size=size), raster.size)
 
 
@@ -232,7 +231,7 @@ def _fit_kind(kind: Kind, p: Array, q: Array, threshold: float, options: AlignOp
 
 def _cost(fitted: Fitted, p: Array, q: Array, threshold: float) -> float:
     """Mean square of the distances, none of which counts more than the threshold."""
-    off = np.linalg.norm(apply(fitted.matrix, p) - q, axis=1)
+    off = np.linalg.norm(transfer(fitted.matrix, p) - q, axis=1)
     return float((np.minimum(off, threshold) ** 2).mean()) + 1e-12
 
 
@@ -266,16 +265,10 @@ def polish(kind: Kind, start: Array, p: Array, q: Array, scale: float) -> Array:
 
     begin = first[[0, 1, 0, 1], [0, 0, 2, 2]] if kind == "similarity" else first.ravel()[: 6 if kind == "affine" else 8]
     found = least_squares(
-        lambda values: (apply(matrix(values), unit) - q).ravel(),
+        lambda values: (transfer(matrix(values), unit) - q).ravel(),
         begin,
         loss="soft_l1",
         f_scale=scale / 3,
         x_scale="jac",
     )
     return np.asarray(matrix(found.x) @ norm)
-
-
-def apply(matrix: Array, xy: Array) -> Array:
-    """(N, 2) points through a (3, 3) projective map."""
-    homogeneous = np.column_stack([xy, np.ones(len(xy))]) @ matrix.T
-    return np.asarray(homogeneous[:, :2] / homogeneous[:, 2:])

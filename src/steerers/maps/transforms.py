@@ -213,6 +213,13 @@ class Transform:
         return _itk("DisplacementFieldTransform_double_2_2", field.values.ravel(), told)
 
 
+def transfer(H: Array, xy: Array) -> Array:
+    """(N, 2) points through a (3, 3) projective map; infinite where they have no place."""
+    homogeneous = np.column_stack([xy, np.ones(len(xy))]) @ H.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.nan_to_num(homogeneous[:, :2] / homogeneous[:, 2:], nan=np.inf)
+
+
 def _size(values: Any) -> Size:
     width, height = values
     if not (type(width) is type(height) is int) or min(width, height) < 1:
