@@ -21,11 +21,11 @@ LEVELS = (
     ("matching", "models", "accel"),
     ("pipeline",),
     ("datasets", "viz", "adapters", "collection"),
-    ("training", "benchmarks"),
+    ("maps", "training", "benchmarks"),
     ("cli",),
 )
 """From the bottom to the top. A room imports those below it and those beside it; no module imports in a circle."""
-TOP = {"features": "features", "refinement": "features", "pipeline": "pipeline"}
+TOP = {"features": "features", "refinement": "features", "verdict": "features", "pipeline": "pipeline"}
 """Files of the top level that are a room of their own; the others are ``core``."""
 
 Imports = dict[str, set[str]]

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -313,6 +314,15 @@ class Matches:
 
         p0, p1 = self.keypoints0, self.keypoints1
         return estimate_homography(p0, p1, threshold, confidence=confidence, max_iterations=max_iterations, seed=seed)
+
+    @cached_property
+    def probability(self) -> float:
+        """That the two images show the same thing, as if every second pair did: from how many matches agree with a
+        homography or, where the scene is not flat, a fundamental matrix, and in their rotations; see
+        :mod:`steerers.verdict`. Estimated when first asked for."""
+        from steerers.verdict import gather, probability
+
+        return probability(gather(self))
 
     def fundamental(self, threshold: float = 1.0, *, max_iterations: int = 10_000, seed: int = 0) -> Fundamental:
         """Robust fundamental matrix of two views of a scene that need not be flat, by poselib.

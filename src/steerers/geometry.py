@@ -126,6 +126,15 @@ def rotation_of(linear: Tensor) -> float | None:
     return math.atan2(float(linear[0, 1] - linear[1, 0]), float(linear[0, 0] + linear[1, 1]))
 
 
+def local_maps(H: NDArray[Any], points: NDArray[Any]) -> NDArray[np.float64]:
+    """(K, 2, 2) maps of small pixel offsets that a (3, 3) homography makes around (K, 2) points."""
+    H, xy = np.asarray(H, np.float64), np.asarray(points, np.float64)
+    mapped = np.column_stack([xy, np.ones(len(xy))]) @ H.T  # (K, 3)
+    with np.errstate(divide="ignore", invalid="ignore"):  # points on the horizon go nowhere
+        places = mapped[:, :2] / mapped[:, 2:]
+        return np.asarray((H[:2, :2] - places[:, :, None] * H[2, :2]) / mapped[:, 2, None, None])
+
+
 def orientation_change(orientation0: Tensor, orientation1: Tensor) -> tuple[float, float] | None:
     """What the orientations of two images, (2, 2) maps from stored to shown offsets, make of rotations between them.
 

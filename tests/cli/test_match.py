@@ -32,8 +32,8 @@ QUICK = ("--num-keypoints", "300", "--max-size", "400")
 SIZE = (360, 280)  # of the pictures made here: not square, so that a rotation shows in the frame
 ROTATION = {1: Transpose.ROTATE_90, 2: Transpose.ROTATE_180, 3: Transpose.ROTATE_270}
 KEYS = {
-    "image0", "image1", "model", "strategy", "verified_by", "angle_deg", "num_matches", "num_inliers", "homography",
-    "pose", "keypoints0", "keypoints1", "scores", "angles_deg", "inliers", "seconds",
+    "image0", "image1", "model", "strategy", "verified_by", "angle_deg", "num_matches", "num_inliers",
+    "probability", "homography", "pose", "keypoints0", "keypoints1", "scores", "angles_deg", "inliers", "seconds",
 }  # fmt: skip
 
 
@@ -139,7 +139,10 @@ def test_report_of_a_quarter_turn(run: Run, files: Path, out: Path, k: int, degr
 
     summary = f"{count} matches, {report['num_inliers']} inliers, rotated by {degrees:.1f} degrees counter-clockwise"
     assert re.fullmatch(
-        re.escape(f"{summary} (upright-sift, max-matches, ") + r"\d+\.\d s\)\n" + re.escape(f"wrote {path}\n"), ran.out
+        re.escape(f"{summary}, the same thing with probability 1.00 (upright-sift, max-matches, ")
+        + r"\d+\.\d s\)\n"
+        + re.escape(f"wrote {path}\n"),
+        ran.out,
     )
     assert os.listdir(out) == ["report.json"]
 
@@ -197,7 +200,8 @@ def test_without_output_only_prints(run: Run, files: Path, out: Path, monkeypatc
     monkeypatch.chdir(out)
     ran = run(files / "good.png", files / "good.png", *QUICK)
     assert ran.code == 0
-    assert re.fullmatch(r"\d+ matches, \d+ inliers, rotated by 0\.0 degrees counter-clockwise \(.*\)\n", ran.out)
+    found = r"\d+ matches, \d+ inliers, rotated by 0\.0 degrees counter-clockwise"
+    assert re.fullmatch(found + r", the same thing with probability 1\.00 \(.*\)\n", ran.out)
     assert os.listdir(out) == []
 
 
@@ -430,12 +434,23 @@ def test_nothing_to_match(matched: Matched, files: Path, out: Path, name: str, v
 
 def test_unknown_rotation_is_said(run: Run, files: Path) -> None:
     ran = run(files / "plain.png", files / "plain.png")
-    assert ran.out.startswith("0 matches, 0 inliers, unknown rotation (compact, max-similarity, ")
+    assert ran.out.startswith("probably not the same thing (probability 0.00): no matches (compact, max-similarity, ")
 
 
 def test_nothing_in_common(matched: Matched) -> None:
     report = matched(EXAMPLES / "coffee.jpg", EXAMPLES / "hubble.jpg")
     assert report["num_inliers"] < 10
+    assert report["probability"] < 0.3
+
+
+def test_what_is_said_of_nothing_in_common(run: Run) -> None:
+    ran = run(EXAMPLES / "coffee.jpg", EXAMPLES / "hubble.jpg")
+    assert ran.code == 0
+    said = (
+        r"probably not the same thing \(probability 0\.[0-4]\d\): \d+ matches, of which \d agree, as some do by chance"
+    )
+    assert re.match(said, ran.out)
+    assert "rotated" not in ran.out
 
 
 def test_20000_by_15000(matched: Matched, tmp_path: Path) -> None:

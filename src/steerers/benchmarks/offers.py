@@ -407,6 +407,26 @@ RETRIEVAL = Offer(
     own_options=(Option("--within", "places apart of neighbours, at most (default: %(default)s)", positive, "N", 2),),
 )
 
+VERDICT = Offer(
+    name="verdict",
+    help="whether two images show the same thing: fit and check the probability",
+    about="Fit the probability that two images show the same thing, which `steerers match` prints, on one half of the "
+    "data, and check it on the other: photographs next to each other in a folder and views of one photograph, and "
+    "photographs of different folders and views of different photographs.",
+    example="""\
+  steerers eval verdict --data scenes --photos photographs --models compact --report out
+""",
+    data="a folder with folders of photographs of one thing each, such that those next to each other overlap",
+    models=DEFAULT_MODEL,
+    max_size=640,
+    keeps_matches=False,
+    own_options=(
+        Option(
+            "--photos", "photographs of different things, KIND_NAME.jpg if they have kinds", Path, "DIR", required=True
+        ),
+        Option("--pairs", "of neighbours, and photographs (default: %(default)s)", positive, "N", 100),
+    ),
+)
 LOCALISATION = Offer(
     name="localisation",
     help="how exact matched places are, as detected and refined",
@@ -424,6 +444,6 @@ LOCALISATION = Offer(
 
 OFFERS: tuple[Offer, ...] = (
     OXFORD, HPATCHES, ROTO_360, *MEGADEPTH.values(), *SCANNET.values(), CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME,
-    EQUIVARIANCE, RETRIEVAL, LOCALISATION,
+    EQUIVARIANCE, RETRIEVAL, VERDICT, LOCALISATION,
 )  # fmt: skip
 """All that there are, in the order of the help."""

@@ -48,10 +48,11 @@ def benchmarks() -> dict[str, Benchmark]:
     from steerers.benchmarks.scannet import SCANNET
     from steerers.benchmarks.speed.runtime import RUNTIME
     from steerers.benchmarks.two_view import CAMERAS, MEGADEPTH
+    from steerers.benchmarks.verdict import VERDICT
 
     known: tuple[Benchmark, ...] = (
         OXFORD, HPATCHES, ROTO_360, *MEGADEPTH, *SCANNET, CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME, EQUIVARIANCE,
-        RETRIEVAL, LOCALISATION,
+        RETRIEVAL, VERDICT, LOCALISATION,
     )  # fmt: skip
     return {benchmark.name: benchmark for benchmark in known}
 

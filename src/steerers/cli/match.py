@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LIKELY = 0.5
+"""Probability from which two images are said to show the same thing."""
 FAR = 0.2
 """How far from the centre of an image, as a fraction of its side, a principal point is taken for that of another."""
 
@@ -57,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
             _warn_of_other_sizes(cameras, image0, image1)
             pose = matches.pose(*cameras, threshold=1.0 * shrunk)
             inliers = pose.inliers if arguments.verify == "pose" else inliers
+        logger.debug("probability %.4f", matches.probability)
         seconds = time.perf_counter() - start
         done()
         if arguments.out is not None:
@@ -137,6 +140,7 @@ def _report(
         "angle_deg": matches.angle,
         "num_matches": len(matches),
         "num_inliers": int(inliers.sum()),
+        "probability": matches.probability,
         "homography": None if H is None else H.tolist(),
         "pose": _pose_report(pose),
         "keypoints0": matches.keypoints0.tolist(),
@@ -178,8 +182,13 @@ def _print_summary(
     rotation = (
         "unknown rotation" if matches.angle is None else f"rotated by {matches.angle:.1f} degrees counter-clockwise"
     )
-    how = f"{matches.model}, {matches.strategy}, {seconds:.1f} s"
-    options.say(f"{len(matches)} matches, {int(inliers.sum())} inliers, {rotation} ({how})")
+    count, how = int(inliers.sum()), f"{matches.model}, {matches.strategy}, {seconds:.1f} s"
+    if matches.probability < LIKELY:
+        told = f"{len(matches)} matches, of which {count} agree, as some do by chance" if len(matches) else "no matches"
+        options.say(f"probably not the same thing (probability {matches.probability:.2f}): {told} ({how})")
+    else:
+        told = f"{len(matches)} matches, {count} inliers, {rotation}"
+        options.say(f"{told}, the same thing with probability {matches.probability:.2f} ({how})")
     if pose is not None:
         options.say(_pose_summary(pose))
     options.say_wrote(arguments.out, arguments.json)

@@ -1,0 +1,1 @@
+"""Maps: where a photograph was taken, by what it shows."""
