@@ -114,7 +114,7 @@ def reconstruct(
     collection = Collection.create(out, photos, model, weights=weights, **extraction)
     extract(collection, device=device, weights=weights, retry=retry)
     check_failures(collection.failures(), strict or not collection.status()["photographs"].done)
-    _choose(collection, choice, device, weights)
+    choose_unless_chosen(collection, choice, device, weights)
     match_pairs(collection, device=device, weights=weights, **(matching or {}))
     return reconstruct_matched(collection, options, device=device)
 
@@ -127,7 +127,7 @@ def default_choice(photographs: Sequence[Photograph]) -> Choice:
     return Choice(similar=20, sequential=5, gps=20 if placed > 1 else None)
 
 
-def _choose(
+def choose_unless_chosen(
     collection: Collection, choice: Choice | None, device: str | torch.device, weights: Sequence[StrPath]
 ) -> None:
     """Choose pairs, unless there are some that were not chosen here by default."""
