@@ -71,9 +71,10 @@ function inliersOf(matrix: Matrix, from: Float32Array, to: Float32Array, thresho
   return found;
 }
 
-function distance2(matrix: Matrix, from: Float32Array, to: Float32Array, k: number): number {
-  const [x, y] = project(matrix, from[k], from[k + 1]);
-  return (x - to[k]) ** 2 + (y - to[k + 1]) ** 2;
+function distance2(m: Matrix, from: Float32Array, to: Float32Array, k: number): number {
+  const x = from[k], y = from[k + 1], w = m[6] * x + m[7] * y + m[8];
+  const dx = (m[0] * x + m[1] * y + m[2]) / w - to[k], dy = (m[3] * x + m[4] * y + m[5]) / w - to[k + 1];
+  return dx * dx + dy * dy;
 }
 
 /** Least squares on what agrees, as long as that lowers the cost. */

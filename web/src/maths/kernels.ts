@@ -57,9 +57,10 @@ export class Kernels {
 
   /** The coefficients of one pair. */
   coefficients(i: number, j: number): Float64Array {
-    const { coefficients, stride } = this.layout!, count = this.steerer.waves.length;
-    const all = this.floats(coefficients + 4 * i * count * stride, count * stride);
-    return Float64Array.from({ length: count }, (_, k) => all[k * stride + j]);
+    const { coefficients, stride, rows } = this.layout!, count = this.steerer.waves.length;
+    const all = this.floats(coefficients, rows * count * stride), own = new Float64Array(count);
+    for (let k = 0; k < count; k++) own[k] = all[(i * count + k) * stride + j];
+    return own;
   }
 
   /** Scores of the first rows and columns: the largest similarity over some rotations, in radians. */

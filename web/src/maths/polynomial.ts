@@ -14,30 +14,32 @@ export interface Peak {
 
 /** Value, slope and curvature at an angle, of coefficients of a steerer's waves in their order. */
 export function evaluate(
-  steerer: Steerer, coefficients: ArrayLike<number>, angle: number,
+  steerer: Steerer, coefficients: Float64Array, angle: number,
 ): { value: number; slope: number; curvature: number } {
-  const { waves, top } = steerer, cos1 = Math.cos(angle), sin1 = Math.sin(angle);
-  COS[0] = 1;
-  SIN[0] = 0;
+  const { bands, top } = steerer, cos1 = Math.cos(angle), sin1 = Math.sin(angle);
   for (let f = 1; f <= top; f++) {
     COS[f] = COS[f - 1] * cos1 - SIN[f - 1] * sin1;
     SIN[f] = SIN[f - 1] * cos1 + COS[f - 1] * sin1;
   }
   let value = 0, slope = 0, curvature = 0;
-  for (let k = 0; k < waves.length; k++) {
-    const { frequency: f, sine } = waves[k];
-    const wave = coefficients[k] * (sine ? SIN[f] : COS[f]);
+  for (let band = 0, k = 0; band < bands.length; band++) {
+    const f = bands[band];
+    if (f === 0) {
+      value += coefficients[k++];
+      continue;
+    }
+    const c = coefficients[k++], s = coefficients[k++], wave = c * COS[f] + s * SIN[f];
     value += wave;
-    slope += f * coefficients[k] * (sine ? COS[f] : -SIN[f]);
+    slope += f * (s * COS[f] - c * SIN[f]);
     curvature -= f * f * wave;
   }
   return { value, slope, curvature };
 }
 
-const COS = new Float64Array(64), SIN = new Float64Array(64); // of multiples of an angle
+const COS = new Float64Array(64).fill(1, 0, 1), SIN = new Float64Array(64); // of multiples of an angle
 
 /** The maximum over every angle: uphill from every peak of a grid. */
-export function highest(steerer: Steerer, coefficients: ArrayLike<number>): Peak {
+export function highest(steerer: Steerer, coefficients: Float64Array): Peak {
   const points = POINTS * steerer.top || 1, reach = Math.PI / points;
   const values = Array.from({ length: points }, (_, l) => evaluate(steerer, coefficients, (TURN * l) / points).value);
   let best: Peak = { value: -Infinity, angle: 0 };
@@ -52,7 +54,7 @@ export function highest(steerer: Steerer, coefficients: ArrayLike<number>): Peak
 }
 
 /** The first of some angles at which it is largest. */
-export function largestOf(steerer: Steerer, coefficients: ArrayLike<number>, angles: readonly number[]): Peak {
+export function largestOf(steerer: Steerer, coefficients: Float64Array, angles: readonly number[]): Peak {
   let best: Peak = { value: -Infinity, angle: 0 };
   for (const angle of angles) {
     const { value } = evaluate(steerer, coefficients, angle);
@@ -62,7 +64,7 @@ export function largestOf(steerer: Steerer, coefficients: ArrayLike<number>, ang
 }
 
 /** The maximum between a tried angle and its neighbours, `gap` away: the best of a few points, then uphill. */
-export function refine(steerer: Steerer, coefficients: ArrayLike<number>, tried: number, gap: number): number {
+export function refine(steerer: Steerer, coefficients: Float64Array, tried: number, gap: number): number {
   const count = Math.ceil((gap * POINTS * steerer.top) / TURN - 1e-9), spacing = gap / count;
   const around = Array.from({ length: 2 * count + 1 }, (_, k) => tried + spacing * (k - count));
   const best = largestOf(steerer, coefficients, around).angle;
@@ -72,7 +74,7 @@ export function refine(steerer: Steerer, coefficients: ArrayLike<number>, tried:
 
 /** Newton's steps where it is concave, else uphill, within bounds. */
 function climb(
-  steerer: Steerer, coefficients: ArrayLike<number>, start: number, low: number, high: number, steps: number,
+  steerer: Steerer, coefficients: Float64Array, start: number, low: number, high: number, steps: number,
 ): number {
   let angle = start;
   for (let step = 0; step < steps; step++) {

@@ -29,20 +29,24 @@ export interface Product {
 
 export class Steerer {
   readonly dim: number;
+  /** The frequencies there are, those that are even first. */
+  readonly bands: number[];
+  /** Of each frequency a cosine and a sine; of 0 the constant. */
   readonly waves: Wave[] = [];
   readonly products: Product[] = [];
   /** How many waves, which come first, are of even frequency. */
   readonly even: number;
   /** The highest frequency. */
   readonly top: number;
-  private readonly bands: Band[];
+  private readonly coordinates: Band[];
 
   /** @param frequencies of each coordinate, as in the model's metadata. */
   constructor(readonly frequencies: readonly number[]) {
     this.dim = frequencies.length;
-    this.bands = bandsOf(frequencies);
+    this.coordinates = coordinatesOf(frequencies);
+    this.bands = this.coordinates.map(({ frequency }) => frequency);
     let start = 0;
-    for (const { frequency, x, y } of this.bands) {
+    for (const { frequency, x, y } of this.coordinates) {
       const size = x.length + y.length;
       for (const sine of y.length ? [false, true] : [false]) {
         this.waves.push({ frequency, sine });
@@ -51,7 +55,7 @@ export class Steerer {
       start += size;
     }
     this.even = this.waves.filter((wave) => wave.frequency % 2 === 0).length;
-    this.top = Math.max(...this.bands.map((band) => band.frequency));
+    this.top = Math.max(...this.bands);
   }
 
   /** Whether all turn once with the picture, so that two descriptions can be aligned in closed form. */
@@ -91,7 +95,7 @@ export class Steerer {
     for (let i = 0; i * this.dim < descriptions.length; i++) {
       const scale = 1 / Math.max(norm(descriptions, i * this.dim, this.dim), 1e-12);
       let to = i * this.dim;
-      for (const { x, y, signs } of this.bands) {
+      for (const { x, y, signs } of this.coordinates) {
         for (const d of x) into[to++] = scale * descriptions[i * this.dim + d];
         y.forEach((d, k) => (into[to++] = scale * signs[k] * descriptions[i * this.dim + d]));
       }
@@ -107,7 +111,7 @@ export class Steerer {
     for (let j = 0; j * this.dim < descriptions.length; j++) {
       const at = j * this.dim, scale = 1 / Math.max(norm(descriptions, at, this.dim), 1e-12);
       let row = 0;
-      for (const { x, y, signs } of this.bands) {
+      for (const { x, y, signs } of this.coordinates) {
         for (let k = 0; k < x.length; k++) {
           const u = scale * descriptions[at + x[k]];
           cosines[(row + k) * stride + j] = u;
@@ -124,7 +128,7 @@ export class Steerer {
 
   /** The complex numbers of a description, by frequency: what turns with the picture, and how fast. */
   spectrum(description: Float32Array): { frequency: number; magnitude: number; phase: number }[] {
-    return this.bands.flatMap(({ frequency, x, y, signs }) =>
+    return this.coordinates.flatMap(({ frequency, x, y, signs }) =>
       x.map((d, k) => {
         const re = description[d], im = y.length ? signs[k] * description[y[k]] : 0;
         return { frequency, magnitude: Math.hypot(re, im), phase: Math.atan2(im, re) };
@@ -133,7 +137,7 @@ export class Steerer {
   }
 }
 
-function bandsOf(frequencies: readonly number[]): Band[] {
+function coordinatesOf(frequencies: readonly number[]): Band[] {
   const bands = new Map<number, Band>();
   for (let d = 0; d < frequencies.length; ) {
     const frequency = Math.abs(frequencies[d]);
