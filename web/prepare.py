@@ -45,9 +45,8 @@ def prepare() -> None:
     told = {entry.key: entry.value for entry in graph.metadata_props}
     (STATIC / "model" / "model.json").write_text(json.dumps(described(told, path), indent=1) + "\n", encoding="utf-8")
     (STATIC / "examples").mkdir(exist_ok=True)
-    for example in EXAMPLES:
-        for name in example["pictures"]:
-            shutil.copy(ROOT / "examples" / name, STATIC / "examples" / name)
+    for name in ("LICENSE-kapture.txt", *(name for example in EXAMPLES for name in example["pictures"])):
+        shutil.copy(ROOT / "examples" / name, STATIC / "examples" / name)
     (STATIC / "examples" / "examples.json").write_text(json.dumps(EXAMPLES, indent=1) + "\n", encoding="utf-8")
 
 

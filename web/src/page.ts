@@ -7,8 +7,8 @@ import { type Settings, toLink } from "./settings";
 import { Controls, element } from "./ui/controls";
 import { Dial } from "./ui/dial";
 import { listenForFiles } from "./ui/files";
-import type { Place } from "./ui/layout";
 import { drawCurve, drawWheel } from "./ui/plots";
+import { type Spot, listenToPointer } from "./ui/pointer";
 import { FEW, agreeing, showTable, shownAngle, summaryOf, verdict, wordsOn } from "./ui/readout";
 import { type Scene, Stage } from "./ui/stage";
 import type { Look } from "./workers/matching";
@@ -22,14 +22,13 @@ const AGAIN_AFTER = 300;
 const SUMMARY_AFTER = 700;
 /** Degrees a second. */
 const SPIN = 36;
-const TAP = 5;
 
 export class Page {
   private readonly stage = new Stage(element("stage"), element<HTMLCanvasElement>("canvas"));
   private readonly dial = new Dial(document.querySelector("#dial")!, (angle) => this.turnTo(angle));
   private readonly controls: Controls;
   private own = false;
-  private looking: { side: 0 | 1; index: number; look: Look | null } | null = null;
+  private looking: (Spot & { look: Look }) | null = null;
   private matching = false;
   private wanted = false;
   private drawing = 0;
@@ -43,7 +42,7 @@ export class Page {
     readonly session: Session, readonly examples: Example[], public settings: Settings, readonly standard: Settings,
   ) {
     this.controls = new Controls(session.steerer, examples.map(({ name }) => name), (part) => void this.change(part));
-    listenForFiles(this.stage.element, (place, file) => void this.openOwn(place, file), (x, y) => this.placeAt(x, y));
+    listenForFiles(this.stage.element, (place, file) => void this.openOwn(place, file), (x, y) => this.stage.placeAt(x, y));
     this.listen();
     this.controls.show(settings, false);
     this.show();
@@ -126,7 +125,7 @@ export class Page {
     this.request();
   }
 
-  /** Ask for a match at the turn that is set by then; while one is made, the newest request waits, others are dropped. */
+  /** Ask for a match at the turn that is set by then; while one is made, the newest request waits, others go. */
   private request(): void {
     this.show();
     this.wanted = true;
@@ -142,7 +141,7 @@ export class Page {
         this.wanted = false;
         await this.session.matchSteered(this.settings);
         this.turns += 1;
-        if (this.looking) await this.lookAt(this.looking);
+        if (this.looking) await this.lookAt(this.looking, true);
         this.show();
         this.summarise();
       }
@@ -166,13 +165,10 @@ export class Page {
     }
   }
 
-  private async lookAt(at: { side: 0 | 1; index: number } | null): Promise<void> {
-    if (!at) {
-      this.looking = null;
-    } else {
-      const look = await this.session.look("steered", at.side, at.index, this.settings);
-      this.looking = { ...at, look };
-    }
+  /** Look at a keypoint, or at none; at one that is looked at already, again if the photograph was turned. */
+  private async lookAt(spot: Spot | null, again = false): Promise<void> {
+    if (!again && spot?.side === this.looking?.side && spot?.index === this.looking?.index) return;
+    this.looking = spot && { ...spot, look: await this.session.look("steered", spot.side, spot.index, this.settings) };
     this.show();
   }
 
@@ -203,9 +199,7 @@ export class Page {
       turn: radians(this.settings.turn),
       matches: match && { first: match.first, second: match.second, inliers: match.homography.inliers },
       outline: match && agreeing(match) >= FEW ? this.session.unturned(match) : null,
-      look: this.looking && !this.shownAgain
-        ? { ...this.looking, neighbours: this.looking.look?.neighbours ?? [] }
-        : null,
+      look: this.looking && !this.shownAgain ? { ...this.looking, neighbours: this.looking.look.neighbours } : null,
     };
   }
 
@@ -227,7 +221,7 @@ export class Page {
     showTable(this.settings.again ? this.session.again : null, "-again");
     element("verdict").textContent = verdict(match, this.settings.strategy);
     drawCurve(element<HTMLCanvasElement>("curve"), this.session.steerer, match?.curve ?? null, turn, found);
-    drawWheel(element<HTMLCanvasElement>("wheel"), this.looking?.look?.spectrum ?? null);
+    drawWheel(element<HTMLCanvasElement>("wheel"), this.looking?.look.spectrum ?? null);
     element("look").textContent = wordsOn(this.looking);
   }
 
@@ -267,7 +261,7 @@ export class Page {
     on("upright", () => this.turnTo(0));
     on("spin", () => this.spin());
     on("explain", () => element<HTMLDialogElement>("how").showModal());
-    on("save-picture", () => this.stage.canvas.toBlob((blob) => blob && download(blob, "matches.png")));
+    on("save-picture", () => this.stage.picture(this.scene()).toBlob((blob) => blob && download(blob, "matches.png")));
     on("save-matches", () => this.saveMatches());
     on("copy-link", () => void this.copyLink());
     element("turn").addEventListener("input", () => {
@@ -276,42 +270,8 @@ export class Page {
     });
     new ResizeObserver(() => this.show()).observe(this.stage.element);
     new MutationObserver(() => this.show()).observe(document.documentElement, { attributeFilter: ["data-theme"] });
-    this.listenToPointer(this.stage.canvas);
-  }
-
-  /** Over a keypoint: look at it. On the second photograph: a tap looks, a drag turns. */
-  private listenToPointer(canvas: HTMLCanvasElement): void {
-    const find = (event: PointerEvent): { side: 0 | 1; index: number } | null => {
-      const box = canvas.getBoundingClientRect();
-      if (!this.session.match) return null;
-      return this.stage.keypointAt(this.scene(), event.clientX - box.left, event.clientY - box.top);
-    };
-    const look = (event: PointerEvent): void => {
-      const at = find(event);
-      if (at?.side !== this.looking?.side || at?.index !== this.looking?.index) void this.lookAt(at);
-    };
-    canvas.addEventListener("pointermove", (event) => {
-      if (!event.buttons && event.pointerType === "mouse") look(event);
-    });
-    canvas.addEventListener("pointerdown", (event) => {
-      const { clientX, clientY } = event;
-      const tapped = (at: PointerEvent): void => {
-        if (Math.hypot(at.clientX - clientX, at.clientY - clientY) < TAP) look(at);
-      };
-      window.addEventListener("pointerup", tapped, { once: true });
-      if (this.session.match && this.onSecond(clientX, clientY)) this.dial.grab(event);
-    });
-  }
-
-  private onSecond(x: number, y: number): boolean {
-    const box = this.stage.canvas.getBoundingClientRect(), { places, radius } = this.stage.layout!;
-    return Math.hypot(x - box.left - places[1].x, y - box.top - places[1].y) < radius;
-  }
-
-  private placeAt(x: number, y: number): 0 | 1 {
-    const box = this.stage.canvas.getBoundingClientRect(), [first, second] = this.stage.layout!.places;
-    const distance = (place: Place): number => Math.hypot(x - box.left - place.x, y - box.top - place.y);
-    return distance(first) < distance(second) ? 0 : 1;
+    const drawn = (): Scene | null => (this.session.match ? this.scene() : null);
+    listenToPointer(this.stage, this.dial, drawn, (spot) => void this.lookAt(spot));
   }
 
   private spin(): void {

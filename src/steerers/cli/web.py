@@ -62,7 +62,7 @@ class Handler(SimpleHTTPRequestHandler):
         logger.debug("%s: %s", self.address_string(), format % values)
 
 
-def make_server(host: str, port: int, page: Path = PAGE) -> ThreadingHTTPServer:
+def make_server(host: str, port: int, page: Path) -> ThreadingHTTPServer:
     """A server of the page that listens already; ``port`` 0 is any that is free.
 
     Raises:
@@ -101,7 +101,7 @@ def address(host: str, port: int) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until interrupted."""
-    with make_server(arguments.host, arguments.port) as server:
+    with make_server(arguments.host, arguments.port, PAGE) as server:
         url = address(arguments.host, server.server_address[1])
         options.say(f"the page is at {url} (Ctrl-C ends)")
         if arguments.open and not webbrowser.open(url):

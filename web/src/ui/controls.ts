@@ -32,8 +32,8 @@ export class Controls {
       option.disabled = reason !== null;
       if (reason) option.title = option.text = `${option.text}: ${reason}`;
     }
-    const apart = (order: number | null): string => (order === null ? "every angle" : `${order}, ${360 / order}° apart`);
-    fill(this.order, ORDERS.map((order) => [String(order), apart(order)]));
+    const words = (order: number | null): string => (order ? `${order}, ${360 / order}° apart` : "every angle");
+    fill(this.order, ORDERS.map((order) => [String(order), words(order)]));
     fill(this.keypoints, KEYPOINTS.map((count) => [String(count), `the best ${count}`]));
     fill(this.side, SIDES.map((side) => [String(side), `${side} pixels`]));
     fill(this.example, [...examples.map((name, k): [string, string] => [String(k), name]), ["own", "my own"]]);

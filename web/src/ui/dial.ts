@@ -80,9 +80,10 @@ export class Dial {
   }
 
   private key(event: KeyboardEvent): void {
-    if (event.key === "Home") this.turned(0);
-    else if (KEYS[event.key]) this.turned(wrapDegrees(this.angle + KEYS[event.key] * (event.shiftKey ? FASTER : 1)));
-    else return;
+    const step = KEYS[event.key];
+    if (!step && event.key !== "Home") return;
+    this.angle = step ? wrapDegrees(this.angle + step * (event.shiftKey ? FASTER : 1)) : 0; // before it is shown
+    this.turned(this.angle);
     event.preventDefault();
   }
 }

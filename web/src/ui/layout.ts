@@ -21,6 +21,8 @@ const EDGE = 20;
 /** Between the photograph's corners and the ring, and beyond it. */
 const GAP = 10, RING = 30;
 const BUTTON = 52;
+/** The legend, below all. */
+const LEGEND = 44;
 
 export function layOut(stage: Size, first: Size, second: Size, stacked: boolean): Layout {
   const longest0 = Math.max(first.width, first.height), longest1 = Math.max(second.width, second.height);
@@ -44,7 +46,7 @@ export function layOut(stage: Size, first: Size, second: Size, stacked: boolean)
         { x: stage.width / 2, y: below, scale: scale1, size: second },
       ],
       radius,
-      height: below + reach + BUTTON,
+      height: below + reach + BUTTON + LEGEND,
     };
   }
   const used = size * width0 + 2 * reach, spare = Math.max(0, (stage.width - used) / 3);

@@ -38,8 +38,8 @@ export function verdict(match: Match | null, strategy: Strategy): string {
 }
 
 /** On one keypoint. */
-export function wordsOn(looking: { side: 0 | 1; look: Look | null } | null): string {
-  if (!looking?.look) return "Point at a keypoint, or tap it: what it is most like, and how its description turns.";
+export function wordsOn(looking: { side: 0 | 1; look: Look } | null): string {
+  if (!looking) return "Point at a keypoint, or tap it: what it is most like, and how its description turns.";
   const [best] = looking.look.neighbours;
   const likeness = best
     ? `Its like has a similarity of ${best.similarity.toFixed(2)} (${(100 * best.probability).toFixed(0)} %). `

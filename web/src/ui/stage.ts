@@ -26,6 +26,7 @@ export interface Drawn {
 const MOST_LINES = 160;
 const STACKED_BELOW = 620;
 const NEAR = 14;
+const EDGE = 10;
 
 export class Stage {
   layout: Layout | null = null;
@@ -68,6 +69,40 @@ export class Stage {
     return best;
   }
 
+  /** Whether a point of the window is on the second photograph or near it, within the ring. */
+  isOnSecond(x: number, y: number): boolean {
+    return this.distances(x, y)[1] < this.layout!.radius;
+  }
+
+  /** Which photograph is nearer to a point of the window. */
+  placeAt(x: number, y: number): 0 | 1 {
+    const [first, second] = this.distances(x, y);
+    return first < second ? 0 : 1;
+  }
+
+  /** What is drawn, for keeping: on the background of the page, without what lies around. */
+  picture(scene: Scene): HTMLCanvasElement {
+    const { places: [first, second], radius } = this.layout!, ratio = this.canvas.width / this.element.clientWidth;
+    const [x, y] = [(first.size.width * first.scale) / 2, (first.size.height * first.scale) / 2];
+    const left = Math.min(first.x - x, second.x - radius) - EDGE, top = Math.min(first.y - y, second.y - radius) - EDGE;
+    const right = Math.max(first.x + x, second.x + radius) + EDGE;
+    const bottom = Math.max(first.y + y, second.y + radius) + EDGE;
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [ratio * (right - left), ratio * (bottom - top)];
+    const context = canvas.getContext("2d")!;
+    context.fillStyle = getComputedStyle(this.element).getPropertyValue("--card");
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    context.setTransform(ratio, 0, 0, ratio, -ratio * left, -ratio * top);
+    this.paint(context, scene, this.layout!);
+    return canvas;
+  }
+
+  /** From the centre of each photograph to a point of the window. */
+  private distances(x: number, y: number): number[] {
+    const box = this.canvas.getBoundingClientRect();
+    return this.layout!.places.map((place) => Math.hypot(x - box.left - place.x, y - box.top - place.y));
+  }
+
   private point(scene: Scene, layout: Layout, side: 0 | 1, index: number): [number, number] {
     const { keypoints } = scene.pictures[side]!;
     return toStage(layout.places[side], side ? scene.turn : 0, keypoints[2 * index], keypoints[2 * index + 1]);
@@ -96,14 +131,19 @@ export class Stage {
       context.strokeStyle = context.fillStyle = right ? agree : differ;
       context.lineWidth = right ? 1.2 : 1;
       context.setLineDash(right ? [] : [4, 4]);
-      context.globalAlpha = faint * (right ? 0.75 : 0.5);
-      context.beginPath();
+      const path = new Path2D();
       for (const k of lines) {
         if (inliers[k] !== right) continue;
-        context.moveTo(...this.point(scene, layout, 0, first[k]));
-        context.lineTo(...this.point(scene, layout, 1, second[k]));
+        path.moveTo(...this.point(scene, layout, 0, first[k]));
+        path.lineTo(...this.point(scene, layout, 1, second[k]));
       }
-      context.stroke();
+      context.globalAlpha = faint * (right ? 0.3 : 0.22); // over the photographs, which shall be seen
+      context.stroke(path);
+      context.save();
+      context.clip(this.around(scene, layout), "evenodd");
+      context.globalAlpha = faint * (right ? 0.7 : 0.45);
+      context.stroke(path);
+      context.restore();
       context.setLineDash([]);
       context.globalAlpha = faint;
       for (let k = 0; k < inliers.length; k++) {
@@ -118,6 +158,14 @@ export class Stage {
       }
     }
     context.globalAlpha = 1;
+  }
+
+  /** Everything but the photographs. */
+  private around(scene: Scene, layout: Layout): Path2D {
+    const path = new Path2D();
+    path.rect(-1e4, -1e4, 2e4, 2e4);
+    for (const side of [0, 1] as const) path.addPath(frame(layout.places[side], side ? scene.turn : 0));
+    return path;
   }
 
   private paintLook(context: CanvasRenderingContext2D, scene: Scene, layout: Layout, colour: string): void {
@@ -150,6 +198,7 @@ export class Stage {
     }
     context.closePath();
     context.save();
+    context.clip(frame(layout.places[1], scene.turn));
     context.setLineDash([2, 5]);
     context.lineWidth = 2;
     context.strokeStyle = "#fff";
@@ -165,6 +214,16 @@ function chosen(inliers: boolean[], most: number): number[] {
   const all = [...inliers.keys()], right = all.filter((k) => inliers[k]), wrong = all.filter((k) => !inliers[k]);
   const share = Math.round((most * right.length) / Math.max(inliers.length, 1));
   return all.length <= most ? all : [...right.slice(0, share), ...wrong.slice(0, most - share)];
+}
+
+/** The border of a photograph. */
+function frame(place: Place, turn: number): Path2D {
+  const { width, height } = place.size, path = new Path2D();
+  for (const [x, y] of [[-0.5, -0.5], [width - 0.5, -0.5], [width - 0.5, height - 0.5], [-0.5, height - 0.5]]) {
+    path.lineTo(...toStage(place, turn, x, y));
+  }
+  path.closePath();
+  return path;
 }
 
 function paintPicture(context: CanvasRenderingContext2D, drawn: Drawn, place: Place, turn: number): void {

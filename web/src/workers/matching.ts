@@ -34,6 +34,7 @@ const handlers = {
     steerer = new Steerer(frequencies);
     const bytes = await (await fetch(kernelsUrl)).arrayBuffer();
     make = async () => new Matcher(await loadKernels(bytes), steerer);
+    warmUp(await make());
   },
 
   /** Take the features of two pictures, of which so many of the best count; how long that takes. */
@@ -71,6 +72,14 @@ export interface Look {
 
 export type MatchingWorker = typeof handlers;
 expose(handlers);
+
+/** Browsers compile WebAssembly well once it has run a while: do so before somebody turns the dial. */
+function warmUp(matcher: Matcher): void {
+  const descriptions = Float32Array.from({ length: 96 * steerer.dim }, (_, k) => Math.sin(k * k));
+  matcher.setPair(descriptions, descriptions);
+  const options: Options = { strategy: "max-similarity", order: 16, inverseTemperature: 20, threshold: 0.05 };
+  for (let turn = 0; turn < 40; turn++) matcher.match(turn, options);
+}
 
 const best = ({ keypoints, descriptions, size }: Side, count: number): Side => ({
   keypoints: keypoints.slice(0, 2 * count), descriptions: descriptions.slice(0, steerer.dim * count), size,
