@@ -38,6 +38,7 @@ COMMANDS = {
     "data": "look after training data",
     "eval": "run a benchmark",
     "bench": "measure speed and memory",
+    "web": "serve a page on which photographs are turned and matched",
     "export": "write a model as ONNX, or a collection for COLMAP, hloc or OpenSfM",
 }
 """The modules of this folder that are commands, and what each does, in the order of the help."""
