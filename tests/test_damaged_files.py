@@ -276,6 +276,19 @@ def photographs() -> bytes:
 # How it is read -------------------------------------------------------------------------------------------------------
 
 
+def transform() -> bytes:
+    from steerers.maps.transforms import Displacements, Transform
+
+    local = Displacements(np.zeros((4, 5, 2)), (20, 15))
+    return Transform("affine", np.eye(3), (20, 15), (20, 15), local).to_json().encode()
+
+
+def read_transform(path: Path) -> None:
+    from steerers.maps.transforms import Transform
+
+    Transform.load(path).to_moving([[1.0, 2.0]])
+
+
 def read_image(path: Path) -> None:
     load_image(path, max_size=16, exif="apply")
     load_image(path)
@@ -348,6 +361,7 @@ NAMED = (ValueError, OSError)  # the system's own, of a path in the file that ca
 WEIGHTS = {"model": {"module.w": torch.zeros(3, 4), "module.b": torch.zeros(4).half()}, "step": 3}
 ENTRIES = [{"name": f"{n}.jpg", "K": K, "R": R, "t": [n, 0.0, 1.0]} for n in range(3)]
 KINDS = {
+    "transform": Kind(**whole("transform.json", transform), read=read_transform),
     **{
         f"image {ending}": Kind(**whole(f"a{ending}", picture(ending, **options)), read=read_image, error=ImageError)
         for ending, options in {

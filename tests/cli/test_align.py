@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import PIL.Image
@@ -53,6 +54,14 @@ def test_images_that_do_not_belong_together(folder: Path, tmp_path: Path) -> Non
     assert done.err.startswith(
         "steerers: the images cannot be aligned: that they show the same thing has a probability of 0."
     )
+    assert contents(tmp_path) == []
+
+
+@pytest.mark.parametrize("missing", ["rasterio", "scipy"])
+def test_without_the_extra(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    for command in (["align", folder / "a.png", folder / "b.png"], ["mosaic", folder]):
+        assert_refused([*command, "-o", tmp_path / "out.tif", *QUICK], 'pip install "steerers[maps]"')
     assert contents(tmp_path) == []
 
 

@@ -34,7 +34,7 @@ from steerers.maps.registration import (
     see,
 )
 from steerers.maps.tiles import refine_by_tiles
-from steerers.maps.transforms import Array, Transform, transfer
+from steerers.maps.transforms import Array, Transform, need_scipy, transfer
 from steerers.maps.warping import Resampling, sample, write_warped
 from steerers.viz.checkerboard import draw_checkerboard
 
@@ -77,6 +77,7 @@ def align(
     """
     from steerers.pipeline import load
 
+    need_scipy()
     matcher, options = matcher or load(), options or AlignOptions()
     with open_raster(fixed) as first, open_raster(moving) as second:
         found = align_rasters(first, second, matcher, options)

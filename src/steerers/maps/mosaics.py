@@ -39,7 +39,7 @@ from steerers.maps.geotiff import write_geotiff
 from steerers.maps.planarity import NotFlatError, adjust_scene, link_scene
 from steerers.maps.rasters import open_raster
 from steerers.maps.rectification import OnGround, Rectified, place_on_ground, rectify
-from steerers.maps.transforms import Array, transfer
+from steerers.maps.transforms import Array, need_scipy, transfer
 from steerers.viz.canvas import BACKGROUND
 from steerers.viz.layout import draw_layout
 
@@ -127,6 +127,7 @@ def mosaic(
         OSError: naming the file, if it cannot be written.
     """
     import_rasterio()
+    need_scipy()
     folder = Path(folder or default_folder(out))
     if len(find_names(Path(photos), leave_out=folder)) < 2:
         raise ValueError(f"a mosaic needs two photographs or more, and {photos} has one")

@@ -34,6 +34,14 @@ ITK_NODES = 257
 _SETTLED, _STEPS = 1e-9, 200  # of the search for the inverse, in pixels
 
 
+def need_scipy() -> None:
+    """Raise an error that says how to install SciPy, if it is missing."""
+    try:
+        import scipy  # noqa: F401
+    except ImportError as error:
+        raise ImportError('alignments and mosaics are computed by SciPy: pip install "steerers[maps]"') from error
+
+
 @dataclass(frozen=True, eq=False)
 class Displacements:
     """A smooth field of displacements over an image: values on a grid from its first pixel to its last, between which
