@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import steerers
 from helpers import EXAMPLES, assert_near, describe_image, detect_image, extract_image
 from steerers.accel.networks import for_inference
 from steerers.accel.networks.compact import FastPyramid
@@ -436,3 +438,15 @@ def test_the_embedded_model_has_two_scales_and_finds_what_is_four_times_as_large
         error = ((first[0].xy[i] + 0.5) * (144 / 512) - 0.5 - second[0].xy[j]).norm(dim=1)
         found[name] = int((error < 1.5).sum())
     assert found["compact"] > 1.5 * found["compact-single"]
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("compact", 0, 40), ("compact-wide", 120, 300)])
+def test_the_wide_model_matches_negatives(name: str, least: int, most: int) -> None:
+    """Which the other, whose training never inverts, does not."""
+    matcher = steerers.load(name, num_keypoints=300)
+    image = load_image(ASTRONAUT, max_size=320).tensor
+    matches = matcher(image, 1 - image.rot90(1, (1, 2)))
+    x, y = matches.keypoints0.T
+    there = np.stack([y, image.shape[2] - 1 - x], axis=1)
+    right = int((np.linalg.norm(there - matches.keypoints1, axis=1) < 3).sum())
+    assert least <= right <= most

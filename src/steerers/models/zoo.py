@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 PRECISIONS: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _choices.PRECISIONS}
 SHIPPED = Path(__file__).parent / "data" / "steerers"
-COMPACT = Path(__file__).parent / "data" / "compact.safetensors"
+COMPACT, COMPACT_WIDE = (Path(__file__).parent / "data" / f"{name}.safetensors" for name in ("compact", "compact-wide"))
 COMPACT_SCALES = (1.0, 0.5)
 COMPACT_MIRROR = SHIPPED / "compact-mirror.safetensors"
 
@@ -189,14 +189,14 @@ def make_zoo(shipped: Path = SHIPPED) -> dict[str, Entry]:
 
 
 def _compact() -> Iterator[Entry]:
-    steerer = parts.shipped(COMPACT, "compact")
-    for name, summary, scales in (
-        ("compact", "small network of this package, every angle", COMPACT_SCALES),
-        ("compact-single", "the same at one scale: faster, for views from like distances", (1.0,)),
+    for name, summary, file, scales in (
+        ("compact", "small network of this package, every angle", COMPACT, COMPACT_SCALES),
+        ("compact-single", "the same at one scale: faster, for views from like distances", COMPACT, (1.0,)),
+        ("compact-wide", "compact, trained further: negatives, false colour, night", COMPACT_WIDE, COMPACT_SCALES),
     ):
-        network = parts.compact(COMPACT, scales)  # the threshold was chosen on held-out photographs, see docs/models.md
-        entry = Entry(name, summary, 256, _SO2, "MIT", network, steerer, order=16, threshold=0.05)
-        yield replace(entry, mirror=COMPACT_MIRROR)
+        network = parts.compact(file, scales)  # the threshold was chosen on held-out photographs, see docs/models.md
+        entry = Entry(name, summary, 256, _SO2, "MIT", network, parts.shipped(file, name), order=16, threshold=0.05)
+        yield replace(entry, mirror=COMPACT_MIRROR if file == COMPACT else None)
 
 
 def _classical() -> Iterator[Entry]:
