@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import PIL.Image
 import pytest
@@ -18,6 +19,7 @@ from steerers.images.exif import ground_distance
 from steerers.maps import Located, LocateOptions, Locator, Prior, locate, open_map
 from steerers.maps.coordinates import map_points
 from steerers.maps.outputs import draw_on_map, to_geojson, write_photograph, write_points, write_warped
+from steerers.maps.space import View
 
 rasterio = pytest.importorskip("rasterio")
 
@@ -113,6 +115,12 @@ def test_wrong_options(told: dict[str, Any]) -> None:
 # Maps of every kind ---------------------------------------------------------------------------------------------------
 
 
+def heading_of(view: View) -> float:
+    """Of the upper edge in the middle, by the places of two pixels."""
+    (lon0, lat0), (lon1, lat1) = view.to_lonlat([[159.5, 119.5], [159.5, 118.5]])
+    return math.degrees(math.atan2((lon1 - lon0) * math.cos(math.radians(lat0)), lat1 - lat0)) % 360
+
+
 def by_sift(photo: Path, path: Path, **told: Any) -> Located:
     with open_map(path, **told) as raster, Locator(raster, extraction=SIFT, options=QUICK) as locator:
         return locator(photo)
@@ -173,6 +181,36 @@ def test_a_map_by_its_corners(folder: Path, tmp_path: Path) -> None:
     found = by_sift(folder / "photo.png", tmp_path / "map.png", corners=corners)
     check(found, photo_matrix(HEADING))
     assert found.centre == pytest.approx((120 + 0.003 * 270.5 / 540, 24.003 - 0.003 * 230.5 / 460), abs=1e-5)
+
+
+def test_a_photograph_from_space(tmp_path: Path) -> None:
+    """Rendered from a map of five degrees by a tilted camera: a homography is kilometres off, the camera is not."""
+    step = 0.01
+    path = write_map(tmp_path / "map.tif", crs="EPSG:4326", transform=rasterio.Affine(step, 0, 10.0, 0, -step, 47.0))
+    view = View(12.2, 43.6, 420_000, 18.0, 20.0, 100.0, 480, PHOTO)
+    x, y = np.meshgrid(np.arange(PHOTO[0]), np.arange(PHOTO[1]))
+    lonlat = view.to_lonlat(np.stack([x, y], axis=-1).reshape(-1, 2))
+    at = np.stack([(lonlat[:, 0] - 10) / step - 0.5, (47 - lonlat[:, 1]) / step - 0.5], axis=1).astype(np.float32)
+    at = at.reshape(PHOTO[1], PHOTO[0], 2)
+    assert (at > 0).all()
+    assert (at < SIZE).all()
+    PIL.Image.fromarray(cv2.remap(picture(), at, None, cv2.INTER_LINEAR)).save(tmp_path / "photo.png")
+    found = by_sift(tmp_path / "photo.png", path)
+    assert found.found, found.reason
+    assert found.view is not None
+    assert found.place is not None
+    errors = []
+    for pixel in ([159.5, 119.5], *CORNERS):
+        true_lon, true_lat = view.to_lonlat([pixel])[0]
+        both = found.to_lonlat([pixel])[0], found.place.to_lonlat([pixel])[0]  # by the camera, and by the homography
+        errors.append([ground_distance((lat, lon), (true_lat, true_lon)) for lon, lat in both])
+    camera, flat = np.max(errors, axis=0)
+    assert camera < 1.5 * 1112  # metres of a pixel of the map
+    assert flat > 2 * camera
+    assert np.allclose(found.to_pixels(found.to_crs(CORNERS)), CORNERS, atol=0.01)
+    assert found.rmse < 1500
+    assert {"longitude", "latitude", "height", "tilt"} == set(found.properties()["camera"])
+    assert found.heading == pytest.approx(heading_of(view), abs=1)
 
 
 # What is written ------------------------------------------------------------------------------------------------------

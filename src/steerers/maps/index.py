@@ -51,6 +51,8 @@ NUM_KEYPOINTS = 1024
 """Of a window, at most."""
 _AT_ONCE = 16  # windows of a part
 
+_ERRORS = (KeyError, TypeError, ValueError, IndexError, OverflowError, RuntimeError, AttributeError)  # of damaged files
+
 Cell = tuple[int, int, int]
 """Level, column and row."""
 
@@ -300,7 +302,7 @@ class MapIndex:
             begun = [cell for cell, number in self._rows.items() if vectors[number]]
             self.tiles = [Tile(number, cell[0], self._window(cell)) for number, cell in enumerate(begun)]
             self._begun = begun
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except _ERRORS as error:
             raise ValueError(f"{self.path}: not the index of a map, or damaged ({error})") from error
 
     @classmethod
@@ -349,7 +351,17 @@ class MapIndex:
             raise ValueError(f"{self.path} was made with other weights of {self.extraction.model}: {again}")
 
     def features(self, tile: Tile) -> Features:
-        """Of a tile, with keypoints in pixels of the map, the best first."""
+        """Of a tile, with keypoints in pixels of the map, the best first.
+
+        Raises:
+            ValueError: naming the file, if it is damaged.
+        """
+        try:
+            return self._read_features(tile)
+        except _ERRORS as error:
+            raise ValueError(f"{self.path}: not the index of a map, or damaged ({error})") from error
+
+    def _read_features(self, tile: Tile) -> Features:
         cell = self._begun[tile.number]
         found = [
             self._table.read(number, "keypoints", "descriptions", "scores")
