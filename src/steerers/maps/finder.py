@@ -41,6 +41,8 @@ AT_ONCE = 16
 """Tiles that are matched before it is asked whether a place stands out."""
 LEAST, STANDING_OUT = 10, 1.8
 """Votes of a place that stands out, and how many times those of the next."""
+WORTH = 0.6
+"""Votes of a place that is looked at too, as a fraction of those of one that led somewhere."""
 SETTLED = 0.003
 """Largest move of a corner, as a fraction of what a photograph shows, of a place at which looking again ends."""
 SURE = 0.95
@@ -154,7 +156,8 @@ class Finder:
             if _chance(looked) >= SURE:
                 break
         if _chance(looked) < SURE:
-            left = [one for one in guesses if not _is_among(one, looked, photo.size)]
+            least = WORTH * max((one.votes for one, seen in looked if seen is not None), default=0)
+            left = [one for one in guesses if one.votes >= least and not _is_among(one, looked, photo.size)]
             some = left[: self.options.guesses - len(looked)]
             looked += [(one, self._look_well(photo, one.matrix, prior)) for one in some]
         best = max((seen for _, seen in looked if seen is not None), key=lambda seen: seen.logit, default=None)

@@ -15,6 +15,7 @@ import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -379,8 +380,13 @@ class MapIndex:
         """(T,) of tiles to an image with these descriptions, by what no rotation changes."""
         mean, axes, words = (torch.from_numpy(values) for values in self._table.read(0, "mean", "axes", "words"))
         vector = Vocabulary(irreps, mean, axes, words).vector(descriptions.cpu().float())
-        kept = [self._table.read(self._rows[cell], "vector")[0][0] for cell in self._begun]
-        return torch.from_numpy(np.stack(kept)).float() @ vector
+        return self._vectors.float() @ vector
+
+    @cached_property
+    def _vectors(self) -> Tensor:
+        """(T, V) float16 of the tiles."""
+        kept = [self._table.read(self._rows[cell], "vector")[0] for cell in self._begun]
+        return torch.from_numpy(np.concatenate(kept))
 
     def resolution(self, level: int) -> float:
         """How many pixels of the map a side of a pixel of a level has."""
