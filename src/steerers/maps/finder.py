@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steerers.features import Features
-from steerers.geometry import Size
+from steerers.geometry import Size, local_maps
 from steerers.images.exif import ground_distance
 from steerers.maps.coordinates import map_points
 from steerers.maps.index import MapIndex, Tile
@@ -207,8 +207,9 @@ class Finder:
 
     def _is_allowed(self, matrix: Array, size: Size, prior: Prior) -> bool:
         """Whether a place is near enough to where the photograph was taken, and on the map."""
-        centre = map_points(matrix, [((size[0] - 1) / 2, (size[1] - 1) / 2)])[0]
-        beyond = 0.5 * math.hypot(*size) * math.sqrt(abs(float(np.linalg.det(matrix[:2, :2]))))
+        middle = np.array([[(size[0] - 1) / 2, (size[1] - 1) / 2]])
+        centre = map_points(matrix, middle)[0]
+        beyond = 0.5 * math.hypot(*size) * math.sqrt(abs(float(np.linalg.det(local_maps(matrix, middle)[0]))))
         inside = all(-beyond <= at <= side + beyond for at, side in zip(centre, self.raster.size, strict=True))
         if not inside or prior.position is None or math.isinf(prior.within):
             return inside

@@ -92,7 +92,9 @@ def look(raster: Raster, pipeline: Pipeline, photo: Photo, matrix: Array) -> Loo
         return None
     evidence = gather(matches, Homography(H, inliers))
     photo_points = map_points(np.linalg.inv(to_shown), matches.keypoints0[inliers])
-    return Look(to_map @ H @ to_shown, photo_points, map_points(to_map, matches.keypoints1[inliers]), evidence)
+    found = to_map @ H @ to_shown
+    found = found / (found[2] @ np.append(centre[0], 1))  # as it is in the middle, whatever is beyond the horizon
+    return Look(found, photo_points, map_points(to_map, matches.keypoints1[inliers]), evidence)
 
 
 def _shown_side(wanted: float) -> int:
@@ -113,7 +115,8 @@ def _cut(raster: Raster, matrix: Array, size: Size) -> tuple[Tensor, NDArray[np.
     nothing = torch.zeros(3, height, width), np.zeros((height, width), bool), to_map
     if not np.isfinite(corners).all() or (high <= low).any():
         return nothing
-    shrink = max(1.0, math.sqrt(abs(float(np.linalg.det(to_map[:2, :2])))))  # pixels of the map in one of these
+    middle = np.array([[(width - 1) / 2, (height - 1) / 2]])
+    shrink = max(1.0, math.sqrt(abs(float(np.linalg.det(local_maps(to_map, middle)[0])))))  # map pixels in one of these
     read = tuple(max(1, math.ceil(side / shrink)) for side in (high - low))
     if read[0] * read[1] > 64 * width * height:  # beyond the horizon
         return nothing
