@@ -34,8 +34,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_photographs_are_located_and_written(folder: Path, tmp_path: Path) -> None:
-    ran = run_command("locate", folder / "photos", folder / "brick.png", folder / "map.tif", "-o", tmp_path / "out")
-    assert (ran.code, ran.err) == (0, "")
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    photos = folder / "photos", folder / "brick.png", tmp_path / "broken.jpg"
+    ran = run_command("locate", *photos, folder / "map.tif", "-o", tmp_path / "out")
+    assert ran.code == 0
+    assert "broken.jpg" in ran.err  # it is told of, and the others are looked for all the same
     assert "upper edge 19." in ran.out or "upper edge 20." in ran.out
     assert f"{folder / 'brick.png'}: not on map.tif: the best place on it has a probability of 0." in ran.out
     assert f"2 of 3 photographs are on {folder / 'map.tif'}" in ran.out
@@ -83,6 +86,8 @@ def test_what_is_refused(folder: Path, tmp_path: Path) -> None:
         (["locate", tmp_path / "none.jpg", chart, *out], "no such photograph"),
         (["locate", photo, tmp_path / "20.png", chart, *out], "files of one name"),
         (["locate", photo, chart, "-o", tmp_path / "file"], "it is a file"),
+        (["locate", chart, chart, "-o", folder], "it is an input"),
+        (["locate", tmp_path / "file", chart, *out], "file"),
         (["locate", photo, chart, *out, "--near", "999,0"], "is not a longitude and a latitude"),
         (["locate", photo, chart, *out, "--no-gps", "--within", "50"], "--within needs a position"),
         (["locate", photo, chart, *out, "--model", "upright-sift"], "was made with model sift, not upright-sift"),
@@ -91,7 +96,7 @@ def test_what_is_refused(folder: Path, tmp_path: Path) -> None:
         (["index", chart, "--num-keypoints", "99"], "was made with num-keypoints 512, not 99"),
     ]:
         assert_refused(arguments, message)
-    assert not (tmp_path / "out").exists()
+    assert contents(tmp_path / "out") == []
 
 
 def test_a_map_that_changed_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steerers._console import Option, flag, positive, progress
+from steerers._console import Option, flag, positive, progress, tell
 from steerers.cli import options
 from steerers.cli.index import MAKING, MAP, PLACE, extraction_of, open_map
 from steerers.cli.options import Command
@@ -43,8 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
     if out.exists() and not out.is_dir():
         raise ValueError(f"cannot write {out}: it is a file, and what is found goes into a folder")
     options.check_output(out / GEOJSON if out.is_dir() else out)
+    tiffs = [out / f"{photo.stem}.tif" for photo in photos]
+    options.check_distinct([*tiffs, out / GEOJSON, out / REPORT], [*photos, arguments.map])
     from steerers.maps import LocateOptions, Locator
     from steerers.maps.index import index_path
+    from steerers.maps.outputs import write_geojson
 
     index = arguments.index or index_path(arguments.map)
     with (
@@ -59,8 +63,16 @@ def run(arguments: argparse.Namespace) -> int:
         ) as locator,
     ):
         out.mkdir(parents=True, exist_ok=True)
-        located, pictures = _locate_all(arguments, raster, locator, photos)
-        _write_all(out, raster, located, pictures, arguments)
+        located: list[Located] = []
+        try:
+            pictures = _locate_all(arguments, raster, locator, photos, located)
+        finally:  # also of those before an interruption
+            if located:
+                write_geojson(out / GEOJSON, located)
+        if not located:
+            raise ValueError(f"none of {len(photos)} photographs could be read")
+        if len(photos) > 1:
+            _write_report(out / REPORT, raster, located, pictures, arguments)
     count = sum(one.found for one in located)
     if len(located) > 1:
         options.say(f"{count} of {len(located)} photographs are on {arguments.map}")
@@ -99,24 +111,38 @@ def prior_of(arguments: argparse.Namespace, photo: Path) -> Prior:
 
 
 def _locate_all(
-    arguments: argparse.Namespace, raster: Raster, locator: Locator, photos: Sequence[Path]
-) -> tuple[list[Located], dict[str, PIL.Image.Image]]:
-    """What was found of each photograph, written as soon as it is; and pictures of it on the map."""
-    from steerers.maps.outputs import draw_on_map, write_photograph, write_picture, write_points, write_warped
+    arguments: argparse.Namespace, raster: Raster, locator: Locator, photos: Sequence[Path], located: list[Located]
+) -> dict[str, PIL.Image.Image]:
+    """Look for each photograph, and write what was found as soon as it is; add it to ``located``.
 
-    located: list[Located] = []
+    Returns:
+        Small pictures of the first on the map, by their paths.
+    """
+    from steerers.images.load import ImageError
+    from steerers.maps.outputs import draw_on_map, write_photograph, write_picture, write_points, write_warped
+    from steerers.maps.report import MOST_PICTURES
+
     pictures: dict[str, PIL.Image.Image] = {}
     for photo in _shown(photos):
-        one = locator(photo, prior_of(arguments, photo))
+        try:
+            one = locator(photo, prior_of(arguments, photo))
+        except ImageError as error:
+            if len(photos) == 1:
+                raise
+            tell(f"{error}", logging.WARNING)
+            continue
         located.append(one)
         options.say(describe(one, raster))
-        if one.found:
-            stem = arguments.out / photo.stem
-            (write_warped if arguments.warp else write_photograph)(stem.with_name(stem.name + ".tif"), one)
-            write_points(stem.with_name(stem.name + ".points"), one)
-            pictures[str(photo)] = draw_on_map(raster, one)
-            write_picture(stem.with_name(stem.name + "-map.jpg"), pictures[str(photo)])
-    return located, pictures
+        if not one.found:
+            continue
+        stem = arguments.out / photo.stem
+        (write_warped if arguments.warp else write_photograph)(stem.with_name(stem.name + ".tif"), one)
+        write_points(stem.with_name(stem.name + ".points"), one)
+        picture = draw_on_map(raster, one)
+        write_picture(stem.with_name(stem.name + "-map.jpg"), picture)
+        if len(pictures) < MOST_PICTURES:
+            pictures[str(photo)] = picture.resize((picture.width // 2, picture.height // 2))
+    return pictures
 
 
 def _shown(photos: Sequence[Path]) -> Iterator[Path]:
@@ -134,8 +160,8 @@ def describe(one: Located, raster: Raster) -> str:
     )
 
 
-def _write_all(
-    out: Path,
+def _write_report(
+    path: Path,
     raster: Raster,
     located: Sequence[Located],
     pictures: dict[str, PIL.Image.Image],
@@ -143,14 +169,11 @@ def _write_all(
 ) -> None:
     from steerers._files import write_text
     from steerers._version import __version__
-    from steerers.maps.outputs import write_geojson
     from steerers.maps.report import draw_report
 
-    write_geojson(out / GEOJSON, located)
-    if len(located) > 1:
-        settings: dict[str, Any] = {"steerers": __version__, "map": arguments.map}
-        settings |= {name: getattr(arguments, name) for name in ("near", "within", "resolution", "tiles", "threshold")}
-        write_text(out / REPORT, draw_report(f"Photographs on {raster.path.name}", raster, located, pictures, settings))
+    settings: dict[str, Any] = {"steerers": __version__, "map": arguments.map}
+    settings |= {name: getattr(arguments, name) for name in ("near", "within", "resolution", "tiles", "threshold")}
+    write_text(path, draw_report(f"Photographs on {raster.path.name}", raster, located, pictures, settings))
 
 
 COMMAND = Command(
@@ -169,7 +192,7 @@ COMMAND = Command(
         flag("--warp", "write photographs as they lie on the map, not as they are with control points"),
         Option(
             "--near",
-            "about where they were taken (default: the GPS position of each, if it has one)",
+            "about where they were taken, as in --near=-70.3,-23.6 (default: the GPS position of each, if it has one)",
             parse_position,
             "LON,LAT",
         ),

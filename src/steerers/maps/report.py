@@ -18,6 +18,7 @@ from steerers.viz.page import BLUE, made_with, page, section, svg, table, tiles
 OVERVIEW = 1000
 """Pixels of the longer side of the map in a report."""
 MOST_PICTURES = 60
+"""Of photographs on the map."""
 
 
 def draw_report(
@@ -83,7 +84,7 @@ def _pictures(found: Sequence[Located], pictures: Mapping[str, PIL.Image.Image])
     for one in found[:MOST_PICTURES]:
         picture = pictures.get(str(one.photo))
         if picture is not None:
-            source = _embedded(picture.resize((picture.width // 2, picture.height // 2)))
+            source = _embedded(picture)
             parts.append(f'<p>{escape(one.photo.name)}<br><img src="{source}" alt="" style="max-width:100%"></p>')
     left = len(found) - MOST_PICTURES
     return "".join(parts) + (f"<p><small>and {left:,} more</small></p>" if left > 0 else "")
