@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 from datasets.workspaces import CAMERAS, model_of
 from helpers import CONFIG_FOLDER
 from steerers import Steerer, _weights
+from steerers._tables import write_table
 from steerers._weights import WeightsError, load_matrix, load_state
 from steerers.benchmarks import satast, store, summary, two_view
 from steerers.benchmarks.aims import read_manifest
@@ -45,6 +46,7 @@ from steerers.datasets.reconstruction import Reconstruction, covisible, read_col
 from steerers.datasets.scene_info import read_detections, read_scene_info
 from steerers.features import Features, Matches, load_features, load_matches
 from steerers.images.load import ImageError, load_image
+from steerers.maps.index import MapIndex
 from steerers.training.config import load_config
 from steerers.training.run_folder import read_config, read_log, read_spectrum
 
@@ -262,6 +264,23 @@ def depth_map() -> bytes:
     return written(save, "a.h5")()
 
 
+def map_index() -> bytes:
+    """Of a map of one cell."""
+
+    def save(path: Path) -> None:
+        facts = {
+            "map": "a.tif", "bytes": 9, "modified": 1, "sha256": "", "size": [90, 70], "bands": [1], "crs": "",
+            "cell": 512, "matrix": np.eye(3).tolist(), "extraction": {"model": "sift"}, "checksum": "",
+        }  # fmt: skip
+        arrays = {"keypoints": np.ones((3, 2), np.float32), "descriptions": np.ones((3, 8), np.float16)}
+        arrays |= {"scores": np.ones(3, np.float32), "vector": np.ones((1, 4), np.float16)}
+        with write_table(path, "map index", facts) as table:
+            table.append({}, {"mean": np.ones(8), "axes": np.ones((2, 8)), "words": np.ones((2, 2))})
+            table.append({"cell": [0, 0, 0]}, arrays)
+
+    return written(save, "a.h5")()
+
+
 def photographs() -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
@@ -292,6 +311,12 @@ def read_transform(path: Path) -> None:
 def read_image(path: Path) -> None:
     load_image(path, max_size=16, exif="apply")
     load_image(path)
+
+
+def read_map_index(path: Path) -> None:
+    with MapIndex.open(path) as index:
+        for tile in index.tiles:
+            index.features(tile)
 
 
 def read_mask(path: Path) -> None:
@@ -391,6 +416,7 @@ KINDS = {
     "features.h5": Kind(**whole("a.h5", written(FEATURES.save, "a.h5")), read=load_features),
     "matches.h5": Kind(**whole("a.h5", written(MATCHES.save, "a.h5")), read=load_matches),
     "manifest.json": Kind(**whole("manifest.json", written(MANIFEST_JSON.write, "manifest.json")), read=Manifest.read),
+    "map index": Kind(**whole("a.h5", map_index), read=read_map_index),
     "depth.h5": Kind(**whole("a.h5", depth_map), read=read_depth),
     "photographs.tar": Kind(**whole("a.tar", photographs), read=read_tar),
     "photographs.tar, checked": Kind(**whole("a.tar", photographs), read=check),

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers import contents, run_on_full_disk
 from steerers.images.exif import ground_distance
 from steerers.maps.coordinates import Georeference, check_crs, transform_coordinates
 from steerers.maps.geotiff import write_geotiff
@@ -90,10 +89,10 @@ def test_rotated_geotransforms(degrees: float, metres: float, x: float, y: float
     assert np.allclose(place.to_pixels([expected])[0], (x, y), atol=1e-4)
     assert np.allclose(place.from_lonlat(place.to_lonlat([[x, y]]))[0], (x, y), atol=1e-3)
     step = place.metres((x, y))
-    assert math.sqrt(abs(np.linalg.det(step))) == pytest.approx(metres, rel=0.01)
+    assert math.sqrt(abs(np.linalg.det(step))) == pytest.approx(metres, rel=0.001)
     assert place.resolution((x, y)) == pytest.approx(metres, rel=0.01)
     (lon0, lat0), (lon1, lat1) = place.to_lonlat([[x, y], [x + 10, y]])
-    assert 10 * np.linalg.norm(step[:, 0]) == pytest.approx(ground_distance((lat0, lon0), (lat1, lon1)), rel=1e-3)
+    assert 10 * np.linalg.norm(step[:, 0]) == pytest.approx(ground_distance((lat0, lon0), (lat1, lon1)), rel=0.005)
     turn = math.degrees(math.atan2(step[1, 0], step[0, 0]))  # of the x axis from east; the grid is 0.8 degrees off
     assert abs((turn - degrees + 180) % 360 - 180) < 1.5
 
@@ -232,22 +231,3 @@ def test_places_that_a_projection_does_not_have() -> None:
     found = transform_coordinates("EPSG:4326", space, [[10, 40], [-170, -40], [10.5, 40.5]])
     assert np.isnan(found[1]).all()
     assert np.isfinite(found[[0, 2]]).all()
-
-
-def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
-    """Whether it is full when the file is begun, while tiles are written, or only when it is closed."""
-    code = """
-import resource
-import numpy as np
-from steerers.maps.geotiff import write_geotiff
-noise = np.random.default_rng(0).integers(0, 255, (3, 512, 512)).astype(np.uint8)
-for room in (1000, 100_000, 3_000_000):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, 3_000_000))
-    try:
-        write_geotiff("out.tif", (1024, 1024), lambda tile: noise, bands=3)
-    except OSError as error:
-        print(error)
-"""
-    out, _ = run_on_full_disk(code, tmp_path, 3_000_000)
-    assert out == ["[Errno 27] the disk is full (File too large): 'out.tif'"] * 3
-    assert contents(tmp_path) == []

@@ -444,6 +444,34 @@ VERDICT = Offer(
         Option("--pairs", "of neighbours, and photographs (default: %(default)s)", positive, "N", 100),
     ),
 )
+MAP = Offer(
+    name="map",
+    help="where on a map photographs were taken",
+    about="Look for photographs on a map, as `steerers locate` does, with nothing known beforehand and, with --within, "
+    "with the GPS positions of truth.csv: how many are placed within 20, 50 and 100 pixels of the truth on the map, "
+    "the error of the angle to north, false answers, seconds a photograph; and of photographs of elsewhere, how many "
+    "are taken to be on the map.",
+    example="""\
+  steerers eval map --data fongyuan --corners '120.71,24.26 120.72,24.26 120.72,24.25 120.71,24.25' --within 500
+
+truth.csv in the folder, beside map.* and photos, has a row a photograph; checked is 1 if the centre is known:
+  file,gps_lat,gps_lon,yaw_deg,centre_x,centre_y,checked
+  0001.jpg,24.26109861,120.7207478,156.0,3168.0,1492.1,1
+""",
+    data="a folder with a map (map.tif, .jpg or .png), photos and truth.csv",
+    models=DEFAULT_MODEL,
+    num_keypoints=1024,
+    max_size=None,
+    seed=False,
+    keeps_matches=False,
+    own_options=(
+        Option("--corners", "of a map that does not say where it lies, as of `steerers locate`", metavar="LIST"),
+        Option("--within", "look also with a position that is known to so many metres", float, "M"),
+        Option("--elsewhere", "photographs that are not on the map", Path, "DIR"),
+        Option("--num-photos", "of those, spread over the folder (default: %(default)s)", positive, "N", 100),
+        Option("--indexes", "keep the index of each model in this folder (default: in none)", Path, "DIR"),
+    ),
+)
 LOCALISATION = Offer(
     name="localisation",
     help="how exact matched places are, as detected and refined",
@@ -461,6 +489,6 @@ LOCALISATION = Offer(
 
 OFFERS: tuple[Offer, ...] = (
     OXFORD, HPATCHES, ALIGNMENT, ROTO_360, *MEGADEPTH.values(), *SCANNET.values(), CAMERAS, AIMS, SAT_AST, COLLECTIONS,
-    RUNTIME, EQUIVARIANCE, RETRIEVAL, VERDICT, LOCALISATION,
+    RUNTIME, EQUIVARIANCE, RETRIEVAL, VERDICT, MAP, LOCALISATION,
 )  # fmt: skip
 """All that there are, in the order of the help."""

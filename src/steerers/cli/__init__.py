@@ -29,6 +29,8 @@ COMMANDS = {
     "extract": "extract the features of many photographs",
     "pairs": "choose which photographs of a collection are matched",
     "match-pairs": "match the pairs of a collection",
+    "index": "describe a map, to find photographs on it",
+    "locate": "say where on a map photographs were taken",
     "status": "say how far a collection is",
     "models": "list the models",
     "fit": "fit a steerer to a frozen descriptor",

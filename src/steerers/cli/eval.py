@@ -43,6 +43,7 @@ def benchmarks() -> dict[str, Benchmark]:
     from steerers.benchmarks.equivariance import EQUIVARIANCE
     from steerers.benchmarks.homographies import HPATCHES, OXFORD
     from steerers.benchmarks.localisation import LOCALISATION
+    from steerers.benchmarks.maps import MAP
     from steerers.benchmarks.retrieval import RETRIEVAL
     from steerers.benchmarks.roto import ROTO_360
     from steerers.benchmarks.satast import SAT_AST
@@ -53,7 +54,7 @@ def benchmarks() -> dict[str, Benchmark]:
 
     known: tuple[Benchmark, ...] = (
         OXFORD, HPATCHES, ALIGNMENT, ROTO_360, *MEGADEPTH, *SCANNET, CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME,
-        EQUIVARIANCE, RETRIEVAL, VERDICT, LOCALISATION,
+        EQUIVARIANCE, RETRIEVAL, VERDICT, MAP, LOCALISATION,
     )  # fmt: skip
     return {benchmark.name: benchmark for benchmark in known}
 

@@ -12,30 +12,12 @@ from numpy.typing import NDArray
 
 from steerers.collection.summary import Model, sentences
 from steerers.collection.verification import Verified
+from steerers.viz.page import BLUE, FAINT, INK, RED, SOFT, bullets, made_with, page, section, svg, table, tiles
 
-MOST_POINTS, MOST_ROWS, MOST_SQUARES = 6000, 500, 300
-"""Of a top view, of a table, and photographs of a view graph that are drawn one by one."""
+MOST_POINTS, MOST_SQUARES = 6000, 300
+"""Of a top view, and photographs of a view graph that are drawn one by one."""
 
 Array = NDArray[np.float64]
-INK, SOFT, FAINT, BLUE, RED = "#1d2733", "#5d6b7a", "#d8dee5", "#2563a8", "#c8372d"
-
-STYLE = f"""
-body {{ font: 15px/1.5 system-ui, "Helvetica Neue", Arial, sans-serif; color: {INK}; margin: 0; background: #f4f6f8; }}
-main {{ max-width: 1080px; margin: 0 auto; padding: 28px 24px 60px; }}
-h1 {{ font-size: 26px; margin: 0 0 2px; }} h2 {{ font-size: 18px; margin: 0 0 8px; }}
-section {{ background: white; border: 1px solid {FAINT}; border-radius: 8px; padding: 18px 20px; margin-top: 18px; }}
-p {{ margin: 4px 0; }} .soft {{ color: {SOFT}; }} small {{ color: {SOFT}; }}
-.tiles {{ display: grid; grid-template-columns: repeat(4, 1fr); gap: 12px; margin-top: 16px; }}
-.tile {{ background: white; border: 1px solid {FAINT}; border-radius: 8px; padding: 10px 16px; }}
-.tile b {{ display: block; font-size: 24px; font-weight: 600; }}
-.two {{ display: grid; grid-template-columns: 1fr 1fr; gap: 18px; }} .two section {{ margin-top: 18px; }}
-@media (max-width: 800px) {{ .two {{ grid-template-columns: 1fr; }} }}
-table {{ border-collapse: collapse; width: 100%; font-size: 13px; }}
-td, th {{ text-align: left; padding: 3px 10px 3px 0; border-bottom: 1px solid #eef1f4; overflow-wrap: anywhere; }}
-td.n, th.n {{ text-align: right; white-space: nowrap; }} svg {{ width: 100%; height: auto; display: block; }}
-details summary {{ cursor: pointer; color: {BLUE}; margin: 6px 0; }} svg text {{ font-size: 11px; fill: {SOFT}; }}
-li.bad {{ color: {RED}; }} ul {{ margin: 6px 0; padding-left: 20px; }}
-"""
 
 
 def draw_report(
@@ -47,49 +29,17 @@ def draw_report(
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(told[0])}.</p>',
         _tiles(numbers),
-        _section("What happened", _list(told)),
+        section("What happened", bullets(told)),
         *(_model_section(number, model, len(models)) for number, model in enumerate(models)),
         '<div class="two">',
-        _section("View graph", _view_graph(verified)),
-        _section("Rotations of the photographs", _rotations(verified)),
+        section("View graph", _view_graph(verified)),
+        section("Rotations of the photographs", _rotations(verified)),
         "</div>",
-        _section("What failed, and why", _failures(numbers)),
-        _section("Photographs", _photographs(verified, models)),
-        _section("Made with", _made_with(settings)),
+        section("What failed, and why", _failures(numbers)),
+        section("Photographs", _photographs(verified, models)),
+        section("Made with", made_with(settings)),
     ]
-    body = "\n".join(part for part in parts if part)
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head>\n'
-        f"<body><main>\n{body}\n</main></body></html>\n"
-    )
-
-
-def _made_with(settings: Mapping[str, Any]) -> str:
-    table = _table([("", ""), *((name, str(value)) for name, value in settings.items())])
-    return f"<details><summary>options and versions</summary>{table}</details>"
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>\n{content}\n</section>"
-
-
-def _list(lines: Sequence[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
-
-
-def _table(rows: Sequence[Sequence[str]], numeric: str = "") -> str:
-    """Rows of text, the head first (left out if empty); ``numeric`` has an n for each column of numbers."""
-    head, *rest = rows
-
-    def cells(row: Sequence[str], tag: str) -> str:
-        marks = [' class="n"' if numeric[k : k + 1] == "n" else "" for k in range(len(row))]
-        return "".join(f"<{tag}{mark}>{escape(cell)}</{tag}>" for cell, mark in zip(row, marks, strict=True))
-
-    lines = [f"<tr>{cells(head, 'th')}</tr>"] if any(head) else []
-    lines += [f"<tr>{cells(row, 'td')}</tr>" for row in rest[:MOST_ROWS]]
-    more = f"<p><small>and {len(rest) - MOST_ROWS:,} more</small></p>" if len(rest) > MOST_ROWS else ""
-    return f"<table>{''.join(lines)}</table>{more}"
+    return page(title, parts)
 
 
 def _tiles(numbers: Mapping[str, Any]) -> str:
@@ -109,8 +59,7 @@ def _tiles(numbers: Mapping[str, Any]) -> str:
         ("verified pairs", f"{pairs['verified']:,} / {pairs['matched']:,}"),
         ("contradicted pairs", f"{len(pairs['contradicted']):,}"),
     ]
-    tiles = (f'<div class="tile"><b>{escape(value)}</b>{escape(name)}</div>' for name, value in shown)
-    return f'<div class="tiles">{"".join(tiles)}</div>'
+    return tiles(shown)
 
 
 def _model_section(number: int, model: Model, count: int) -> str:
@@ -130,14 +79,10 @@ def _model_section(number: int, model: Model, count: int) -> str:
         + "</div></div>"
     )
     how += " Triangles are cameras; those that look straight at you or away are diamonds."
-    return _section(title, f"<p><small>{escape(how)}</small></p>{view}{histograms}")
+    return section(title, f"<p><small>{escape(how)}</small></p>{view}{histograms}")
 
 
 # Drawings -------------------------------------------------------------------------------------------------------------
-
-
-def _svg(width: float, height: float, parts: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {width:g} {height:g}" role="img">{"".join(parts)}</svg>'
 
 
 def _flatten(model: Model, placed: bool) -> tuple[Array, Array, Array, Array]:
@@ -187,7 +132,7 @@ def _top_view(model: Model, placed: bool) -> str:
     ]
     if placed:
         parts.append(_scale_bar(scale, tall))
-    return _svg(width, tall, parts)
+    return svg(width, tall, parts)
 
 
 def _camera(x: float, y: float, heading: Sequence[float], name: str) -> str:
@@ -244,7 +189,7 @@ def _bars(counts: Sequence[int], marks: Sequence[tuple[float, str]], label: str)
         for place, text in marks
     ]
     parts.append(f'<text x="{width / 2:g}" y="{height - 6:g}" text-anchor="middle">{escape(label)}</text>')
-    return _svg(width, height, parts)
+    return svg(width, height, parts)
 
 
 def _view_graph(verified: Verified) -> str:
@@ -274,7 +219,7 @@ def _view_graph(verified: Verified) -> str:
     note = (
         "Rows and columns are photographs by name; darker pairs have more inliers, red ones contradict their triangles."
     )
-    return f"{_svg(side, side, parts)}<p><small>{escape(note)}</small></p>"
+    return f"{svg(side, side, parts)}<p><small>{escape(note)}</small></p>"
 
 
 def _rotations(verified: Verified) -> str:
@@ -303,17 +248,17 @@ def _rotations(verified: Verified) -> str:
     left = len(known) - len(shown)
     more = f" The first {len(shown)} of {len(known)} are shown." if left else ""
     height = math.ceil(len(shown) / columns) * cell
-    return f"{_svg(480.0, height, parts)}<p><small>{escape(note + more)}</small></p>"
+    return f"{svg(480.0, height, parts)}<p><small>{escape(note + more)}</small></p>"
 
 
 def _failures(numbers: Mapping[str, Any]) -> str:
     parts = []
     for title, rows in (("Could not be read", numbers["failed"]), ("Not registered", numbers["not_registered"])):
         if rows:
-            parts.append(f"<p><b>{title}</b> ({len(rows)})</p>{_table([('', ''), *rows.items()])}")
+            parts.append(f"<p><b>{title}</b> ({len(rows)})</p>{table([('', ''), *rows.items()])}")
     contradicted = numbers["pairs"]["contradicted"]
     if contradicted:
-        table = _table(
+        listed = table(
             [
                 ("pair", "", "inliers", "rotation", "triangles for", "against"),
                 *(
@@ -330,8 +275,8 @@ def _failures(numbers: Mapping[str, Any]) -> str:
             "--nnnn",
         )
         parts.append(
-            f"<details><summary>Pairs whose rotations contradict their triangles ({len(contradicted)})</summary>{table}"
-            "</details>"
+            f"<details><summary>Pairs whose rotations contradict their triangles ({len(contradicted)})</summary>"
+            f"{listed}</details>"
         )
     return "".join(parts) or '<p class="soft">Nothing.</p>'
 
@@ -357,4 +302,4 @@ def _photographs(verified: Verified, models: Sequence[Model]) -> str:
                 "" if observed is None else f"{observed:,}",
             )
         )
-    return f"<details><summary>{len(rows) - 1:,} photographs</summary>{_table(rows, '--nnnn'[1:])}</details>"
+    return f"<details><summary>{len(rows) - 1:,} photographs</summary>{table(rows, '--nnnn'[1:])}</details>"

@@ -20,7 +20,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from steerers.geometry import Size, transform_points
-from steerers.images.exif import EARTH_RADIUS
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -28,7 +27,8 @@ LONLAT = "EPSG:4326"
 FROM_CORNER = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])
 """From our pixels to those of GDAL."""
 _WEB_MERCATOR = 3857
-_WORLD = 2 * math.pi * 6_378_137.0  # metres around its equator
+_EQUATOR, _FLATNESS = 6_378_137.0, 0.00669437999  # of WGS 84: radius in metres, and eccentricity squared
+_WORLD = 2 * math.pi * _EQUATOR
 
 
 def import_rasterio() -> Any:
@@ -78,6 +78,13 @@ def check_crs(crs: Any, whose: str) -> str:
         ) from error
 
 
+def name_crs(crs: str) -> str:
+    """A short name of a CRS that is given as WKT: ``EPSG:32651``, or what the WKT calls it."""
+    parsed = import_rasterio().crs.CRS.from_wkt(crs)
+    code = parsed.to_epsg()
+    return f"EPSG:{code}" if code is not None else crs.split('"')[1]
+
+
 @dataclass(frozen=True, eq=False)
 class Georeference:
     """Where the pixels of an image lie.
@@ -119,9 +126,7 @@ class Georeference:
         left, right, above, below = self.to_lonlat([[x - 0.5, y], [x + 0.5, y], [x, y - 0.5], [x, y + 0.5]])
         steps = np.stack([right - left, below - above], axis=1)
         steps[0] = (steps[0] + 180) % 360 - 180
-        latitude = (left[1] + right[1]) / 2
-        scale = np.array([[math.cos(math.radians(latitude))], [1.0]])
-        return np.asarray(np.radians(steps) * scale * EARTH_RADIUS)
+        return np.asarray(np.radians(steps) * _radii(float(left[1] + right[1]) / 2)[:, None])
 
     def resolution(self, xy: ArrayLike | None = None) -> float:
         """Metres of a side of a pixel on the ground, by default of the one in the middle."""
@@ -154,6 +159,13 @@ class ControlPoints:
     crs: str
     pixels: Array
     coordinates: Array
+
+
+def _radii(latitude: float) -> Array:
+    """(2,) metres of a radian of longitude and of latitude, on the ellipsoid of WGS 84."""
+    sine, cosine = math.sin(math.radians(latitude)), math.cos(math.radians(latitude))
+    across = _EQUATOR / math.sqrt(1 - _FLATNESS * sine**2)
+    return np.array([across * cosine, across * (1 - _FLATNESS) / (1 - _FLATNESS * sine**2)])
 
 
 def map_points(matrix: ArrayLike, xy: ArrayLike) -> Array:
