@@ -35,8 +35,9 @@ export class Page {
   private againTimer = 0;
   private summaryTimer = 0;
   private busy = 0;
-  /** How often the photograph was matched, for whoever measures. */
+  /** For who measures: how often it was matched, and when first, in milliseconds after arrival. */
   turns = 0;
+  firstMatch = 0;
 
   constructor(
     readonly session: Session, readonly examples: Example[], public settings: Settings, readonly standard: Settings,
@@ -141,6 +142,7 @@ export class Page {
         this.wanted = false;
         await this.session.matchSteered(this.settings);
         this.turns += 1;
+        this.firstMatch ||= performance.now();
         if (this.looking) await this.lookAt(this.looking, true);
         this.show();
         this.summarise();
@@ -154,15 +156,14 @@ export class Page {
 
   private async describeAgain(): Promise<void> {
     if (!this.session.complete) return;
-    this.wait(1, "Turning the pixels, and looking again…");
+    this.session.again = null;
+    this.show();
     try {
       await this.session.matchAgain(this.settings);
     } catch (error) {
       this.say(`This did not work: ${error instanceof Error ? error.message : error}`);
-    } finally {
-      this.wait(-1);
-      this.show();
     }
+    this.show();
   }
 
   /** Look at a keypoint, or at none; at one that is looked at already, again if the photograph was turned. */
@@ -217,8 +218,8 @@ export class Page {
     const field = element<HTMLInputElement>("turn");
     if (document.activeElement !== field) field.value = String(Math.round(turn));
     element("found").textContent = shownAngle(match?.angle ?? null);
-    showTable(match, "");
-    showTable(this.settings.again ? this.session.again : null, "-again");
+    showTable(match, "", "–");
+    showTable(this.settings.again ? this.session.again : null, "-again", this.settings.again ? "…" : "–");
     element("verdict").textContent = verdict(match, this.settings.strategy);
     drawCurve(element<HTMLCanvasElement>("curve"), this.session.steerer, match?.curve ?? null, turn, found);
     drawWheel(element<HTMLCanvasElement>("wheel"), this.looking?.look.spectrum ?? null);
@@ -240,7 +241,9 @@ export class Page {
   }
 
   loading({ loaded, total }: Loading): void {
-    element<HTMLProgressElement>("progress").value = loaded / total;
+    const progress = element<HTMLProgressElement>("progress");
+    progress.value = loaded / total;
+    if (loaded === total) progress.removeAttribute("value"); // as long as it takes
   }
 
   say(words: string): void {
