@@ -61,7 +61,8 @@ def arrive(browser: Browser, url: str, asked: set[str]) -> None:
     machine, pixels = browser.ask("({session, settings}) => [session.machine, settings.side]")
     files = {web.PAGE / (path.lstrip("/") or "index.html") for path in asked}
     print(f"{machine['backend']}, {machine['threads']} threads, photographs of {pixels} pixels")
-    print(f"first matches after {statistics.median(seconds):.1f} s (the first time {seconds[0]:.1f} s)")
+    used = worker_ms(browser) / 1000
+    print(f"first matches after {statistics.median(seconds):.1f} s, of processors {used:.1f} s")
     total = compressed = 0
     for path in sorted(path for path in files if path.is_file()):
         content = path.read_bytes()
