@@ -45,44 +45,77 @@ export function products(
   }
 }
 
-/**
- * scores[i][j] = the largest similarity over some rotations.
- *
- * weights[l][k], each four times over, is the wave of component k at rotation l. With `opposites` every rotation also
- * stands for the one half a turn further, where the components after the first `even` change their sign.
- */
-export function largest(
-  coefficients: usize, components: usize, even: usize, weights: usize, rotations: usize, opposites: bool,
-  rows: usize, columns: usize, stride: usize, scores: usize,
+/** scores[i][j] = the similarity at one rotation; weights[k], four times over, is the wave of component k there. */
+export function single(
+  coefficients: usize, components: usize, weights: usize, rows: usize, columns: usize, stride: usize, scores: usize,
 ): void {
   const step = stride << 2;
+  for (let i: usize = 0; i < rows; i++) {
+    const row = coefficients + i * components * step, to = scores + i * step;
+    for (let j: usize = 0; j < columns; j += 8) {
+      let from = row + (j << 2), w = weights;
+      let s0 = f32x4.splat(0), s1 = s0;
+      for (let k: usize = 0; k < components; k++) {
+        const wave = v128.load(w);
+        s0 = f32x4.add(s0, f32x4.mul(wave, v128.load(from)));
+        s1 = f32x4.add(s1, f32x4.mul(wave, v128.load(from, 16)));
+        w += 16;
+        from += step;
+      }
+      v128.store(to + (j << 2), s0);
+      v128.store(to + (j << 2), s1, 16);
+    }
+  }
+}
+
+/**
+ * scores[i][j] = the largest similarity over some rotations and those one, two and three quarter turns further.
+ *
+ * A quarter turn leaves frequencies 0, 4, ... as they are, the first `fourth` components; it changes the sign of 2, 6,
+ * ..., which follow up to `even`; and two of them change the sign of odd ones. So four rotations need the waves of even
+ * components at the first of them, and of odd ones at two: weights[l] has these after each other, each four times over.
+ */
+export function largest(
+  coefficients: usize, components: usize, fourth: usize, even: usize, weights: usize, rotations: usize,
+  rows: usize, columns: usize, stride: usize, scores: usize,
+): void {
+  const step = stride << 2, odd = (components - even) << 4;
   for (let i: usize = 0; i < rows; i++) {
     const row = coefficients + i * components * step, to = scores + i * step;
     for (let j: usize = 0; j < columns; j += 8) {
       let best0 = f32x4.splat(NOTHING), best1 = best0, w = weights;
       for (let l: usize = 0; l < rotations; l++) {
         let from = row + (j << 2);
-        let e0 = f32x4.splat(0), e1 = e0, o0 = e0, o1 = e0;
-        for (let k: usize = 0; k < even; k++) {
+        let a0 = f32x4.splat(0), a1 = a0, b0 = a0, b1 = a0, c0 = a0, c1 = a0, d0 = a0, d1 = a0;
+        for (let k: usize = 0; k < fourth; k++) {
           const wave = v128.load(w);
-          e0 = f32x4.add(e0, f32x4.mul(wave, v128.load(from)));
-          e1 = f32x4.add(e1, f32x4.mul(wave, v128.load(from, 16)));
+          a0 = f32x4.add(a0, f32x4.mul(wave, v128.load(from)));
+          a1 = f32x4.add(a1, f32x4.mul(wave, v128.load(from, 16)));
+          w += 16;
+          from += step;
+        }
+        for (let k: usize = fourth; k < even; k++) {
+          const wave = v128.load(w);
+          b0 = f32x4.add(b0, f32x4.mul(wave, v128.load(from)));
+          b1 = f32x4.add(b1, f32x4.mul(wave, v128.load(from, 16)));
           w += 16;
           from += step;
         }
         for (let k: usize = even; k < components; k++) {
-          const wave = v128.load(w);
-          o0 = f32x4.add(o0, f32x4.mul(wave, v128.load(from)));
-          o1 = f32x4.add(o1, f32x4.mul(wave, v128.load(from, 16)));
+          const wave = v128.load(w), later = v128.load(w + odd);
+          const left = v128.load(from), right = v128.load(from, 16);
+          c0 = f32x4.add(c0, f32x4.mul(wave, left));
+          c1 = f32x4.add(c1, f32x4.mul(wave, right));
+          d0 = f32x4.add(d0, f32x4.mul(later, left));
+          d1 = f32x4.add(d1, f32x4.mul(later, right));
           w += 16;
           from += step;
         }
-        if (opposites) {
-          o0 = f32x4.abs(o0);
-          o1 = f32x4.abs(o1);
-        }
-        best0 = f32x4.pmax(best0, f32x4.add(e0, o0));
-        best1 = f32x4.pmax(best1, f32x4.add(e1, o1));
+        w += odd;
+        best0 = f32x4.pmax(best0, f32x4.add(f32x4.add(a0, b0), f32x4.abs(c0)));
+        best1 = f32x4.pmax(best1, f32x4.add(f32x4.add(a1, b1), f32x4.abs(c1)));
+        best0 = f32x4.pmax(best0, f32x4.add(f32x4.sub(a0, b0), f32x4.abs(d0)));
+        best1 = f32x4.pmax(best1, f32x4.add(f32x4.sub(a1, b1), f32x4.abs(d1)));
       }
       v128.store(to + (j << 2), best0);
       v128.store(to + (j << 2), best1, 16);

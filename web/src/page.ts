@@ -20,6 +20,7 @@ export interface Example {
 
 const AGAIN_AFTER = 300;
 const SUMMARY_AFTER = 700;
+const MESSAGE_FOR = 10_000;
 /** Degrees a second. */
 const SPIN = 36;
 
@@ -34,15 +35,18 @@ export class Page {
   private drawing = 0;
   private againTimer = 0;
   private summaryTimer = 0;
+  private messageTimer = 0;
   private busy = 0;
-  /** How often the photograph was matched, for whoever measures. */
+  /** For who measures: how often it was matched, and when first, in milliseconds after arrival. */
   turns = 0;
+  firstMatch = 0;
 
   constructor(
     readonly session: Session, readonly examples: Example[], public settings: Settings, readonly standard: Settings,
   ) {
     this.controls = new Controls(session.steerer, examples.map(({ name }) => name), (part) => void this.change(part));
-    listenForFiles(this.stage.element, (place, file) => void this.openOwn(place, file), (x, y) => this.stage.placeAt(x, y));
+    const { stage } = this;
+    listenForFiles(stage.element, (place, file) => void this.openOwn(place, file), (x, y) => stage.placeAt(x, y));
     this.listen();
     this.controls.show(settings, false);
     this.show();
@@ -141,6 +145,7 @@ export class Page {
         this.wanted = false;
         await this.session.matchSteered(this.settings);
         this.turns += 1;
+        this.firstMatch ||= performance.now();
         if (this.looking) await this.lookAt(this.looking, true);
         this.show();
         this.summarise();
@@ -154,15 +159,14 @@ export class Page {
 
   private async describeAgain(): Promise<void> {
     if (!this.session.complete) return;
-    this.wait(1, "Turning the pixels, and looking again…");
+    this.session.again = null;
+    this.show();
     try {
       await this.session.matchAgain(this.settings);
     } catch (error) {
       this.say(`This did not work: ${error instanceof Error ? error.message : error}`);
-    } finally {
-      this.wait(-1);
-      this.show();
     }
+    this.show();
   }
 
   /** Look at a keypoint, or at none; at one that is looked at already, again if the photograph was turned. */
@@ -206,8 +210,8 @@ export class Page {
   private draw(): void {
     const { match } = this.session, { turn } = this.settings;
     this.stage.draw(this.scene());
-    const { places, radius } = this.stage.layout!, angle = match?.angle ?? null;
-    const found = angle === null ? null : degrees(angle);
+    const { places, radius } = this.stage.layout!, sure = agreeing(match) >= FEW;
+    const angle = sure ? (match?.angle ?? null) : null, found = angle === null ? null : degrees(angle);
     this.dial.place(places[1].x, places[1].y, radius);
     this.dial.show(turn, found);
     places.forEach((place, side) => {
@@ -216,9 +220,9 @@ export class Page {
     });
     const field = element<HTMLInputElement>("turn");
     if (document.activeElement !== field) field.value = String(Math.round(turn));
-    element("found").textContent = shownAngle(match?.angle ?? null);
-    showTable(match, "");
-    showTable(this.settings.again ? this.session.again : null, "-again");
+    element("found").textContent = shownAngle(angle);
+    showTable(match, "", "–");
+    showTable(this.settings.again ? this.session.again : null, "-again", this.settings.again ? "…" : "–");
     element("verdict").textContent = verdict(match, this.settings.strategy);
     drawCurve(element<HTMLCanvasElement>("curve"), this.session.steerer, match?.curve ?? null, turn, found);
     drawWheel(element<HTMLCanvasElement>("wheel"), this.looking?.look.spectrum ?? null);
@@ -240,12 +244,16 @@ export class Page {
   }
 
   loading({ loaded, total }: Loading): void {
-    element<HTMLProgressElement>("progress").value = loaded / total;
+    const progress = element<HTMLProgressElement>("progress");
+    progress.value = loaded / total;
+    if (loaded === total) progress.removeAttribute("value"); // as long as it takes
   }
 
   say(words: string): void {
     element("message").textContent = words;
     element("message").hidden = !words;
+    clearTimeout(this.messageTimer);
+    this.messageTimer = window.setTimeout(() => (element("message").hidden = true), MESSAGE_FOR);
   }
 
   private remember(): void {
@@ -298,6 +306,5 @@ export class Page {
     this.remember();
     const done = await copy(location.href);
     this.say(done ? "The link is copied. It restores the settings, not your photographs." : location.href);
-    setTimeout(() => this.say(""), 6000);
   }
 }

@@ -32,7 +32,7 @@ CASES: tuple[tuple[str, str, int | None], ...] = (
     (SPREAD, "dual-softmax", 16),
     (SPREAD, "max-similarity", 16),
     (SPREAD, "max-similarity", 8),
-    (SPREAD, "max-similarity", 5),
+    (SPREAD, "max-similarity", 32),
     (SPREAD, "max-similarity", None),
     (SPREAD, "max-matches", 16),
     (SPREAD, "subset", 8),

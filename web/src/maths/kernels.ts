@@ -5,6 +5,7 @@ import type { Steerer } from "./steerer";
 interface Exports {
   memory: WebAssembly.Memory;
   products(...numbers: number[]): void;
+  single(...numbers: number[]): void;
   largest(...numbers: number[]): void;
   blank(...numbers: number[]): void;
   sums(...numbers: number[]): void;
@@ -15,7 +16,7 @@ interface Exports {
 const FIRST_ADDRESS = 4096;
 const PAGE = 65536;
 /** Most rotations that are tried. */
-const MOST_ROTATIONS = 64;
+const MOST_ROTATIONS = 256;
 const MOST_POINTS = 256;
 
 export async function loadKernels(bytes: BufferSource): Promise<Kernels> {
@@ -63,19 +64,28 @@ export class Kernels {
     return own;
   }
 
-  /** Scores of the first rows and columns: the largest similarity over some rotations, in radians. */
+  /** Scores of the first rows and columns: the largest similarity over rotations in radians, which come in quarters. */
   largest(rotations: readonly number[], rows: number, columns: number): void {
     const { steerer, layout } = this, { waves } = steerer, at = layout!;
-    const opposites = inOpposites(rotations);
-    const tried = opposites ? rotations.slice(0, rotations.length / 2) : rotations;
-    if (tried.length > MOST_ROTATIONS) throw new Error(`at most ${MOST_ROTATIONS} rotations are tried`);
-    const fourfold = tried.flatMap((angle) => [...steerer.wavesAt(angle)].flatMap((wave) => [wave, wave, wave, wave]));
-    this.floats(at.weights, fourfold.length).set(fourfold);
-    const padded = roundUp(columns, 8);
+    const tried = rotations.slice(0, rotations.length / 4), padded = roundUp(columns, 8);
+    if (!inQuarters(rotations)) throw new Error("rotations must come with those a quarter turn further");
+    if (rotations.length > MOST_ROTATIONS) throw new Error(`at most ${MOST_ROTATIONS} rotations are tried`);
+    this.setWeights(tried.flatMap((angle) => {
+      const later = steerer.wavesAt(angle + Math.PI / 2);
+      return [...steerer.wavesAt(angle), ...later.slice(steerer.even)];
+    }));
     this.wasm.largest(
-      at.coefficients, waves.length, steerer.even, at.weights, tried.length, opposites ? 1 : 0,
+      at.coefficients, waves.length, steerer.fourth, steerer.even, at.weights, tried.length,
       rows, padded, at.stride, at.scores,
     );
+    this.wasm.blank(at.scores, rows, columns, padded, at.stride);
+  }
+
+  /** Scores of the first rows and columns: the similarity at one rotation. */
+  single(rotation: number, rows: number, columns: number): void {
+    const { steerer, layout } = this, at = layout!, padded = roundUp(columns, 8);
+    this.setWeights([...steerer.wavesAt(rotation)]);
+    this.wasm.single(at.coefficients, steerer.waves.length, at.weights, rows, padded, at.stride, at.scores);
     this.wasm.blank(at.scores, rows, columns, padded, at.stride);
   }
 
@@ -110,6 +120,11 @@ export class Kernels {
   /** A view of the scores, (rows, stride). */
   get scores(): Float32Array {
     return this.floats(this.layout!.scores, this.layout!.rows * this.layout!.stride);
+  }
+
+  private setWeights(weights: number[]): void {
+    const fourfold = weights.flatMap((weight) => [weight, weight, weight, weight]);
+    this.floats(this.layout!.weights, fourfold.length).set(fourfold);
   }
 
   private allocate(rows: number, stride: number): Layout {
@@ -171,11 +186,11 @@ function takeLogs(values: Float32Array): Float32Array {
   return values;
 }
 
-/** Whether the second half of the rotations is the first, each half a turn further. */
-function inOpposites(rotations: readonly number[]): boolean {
-  const half = rotations.length / 2;
+/** Whether each quarter of the rotations is the one before, a quarter turn further: so it is with orders like 8. */
+function inQuarters(rotations: readonly number[]): boolean {
+  const quarter = rotations.length / 4;
   return (
-    Number.isInteger(half) && half > 0 &&
-    rotations.slice(0, half).every((angle, k) => Math.abs(rotations[half + k] - angle - Math.PI) < 1e-9)
+    Number.isInteger(quarter) &&
+    rotations.every((angle, k) => k < quarter || Math.abs(angle - rotations[k - quarter] - Math.PI / 2) < 1e-9)
   );
 }

@@ -16,7 +16,7 @@ export type Strategy = (typeof STRATEGIES)[number];
 
 export interface Options {
   strategy: Strategy;
-  /** Rotations that are tried; null is every angle. */
+  /** Rotations that are tried, a multiple of 4; null is every angle. */
   order: number | null;
   inverseTemperature: number;
   threshold: number;
@@ -143,7 +143,8 @@ export class Matcher {
   }
 
   private matchAt(rotations: readonly number[], [rows, columns]: [number, number], options: Options): Pairs {
-    this.kernels.largest(rotations, rows, columns);
+    if (rotations.length === 1) this.kernels.single(rotations[0], rows, columns);
+    else this.kernels.largest(rotations, rows, columns);
     this.everyAngle = false;
     return this.assign(rows, columns, options);
   }

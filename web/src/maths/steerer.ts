@@ -29,12 +29,13 @@ export interface Product {
 
 export class Steerer {
   readonly dim: number;
-  /** The frequencies there are, those that are even first. */
+  /** The frequencies there are: those that four divides, other even ones, odd ones. */
   readonly bands: number[];
   /** Of each frequency a cosine and a sine; of 0 the constant. */
   readonly waves: Wave[] = [];
   readonly products: Product[] = [];
-  /** How many waves, which come first, are of even frequency. */
+  /** How many waves, which come first, are of a frequency that four divides, and how many of an even one. */
+  readonly fourth: number;
   readonly even: number;
   /** The highest frequency. */
   readonly top: number;
@@ -54,6 +55,7 @@ export class Steerer {
       }
       start += size;
     }
+    this.fourth = this.waves.filter((wave) => wave.frequency % 4 === 0).length;
     this.even = this.waves.filter((wave) => wave.frequency % 2 === 0).length;
     this.top = Math.max(...this.bands);
   }
@@ -149,7 +151,8 @@ function coordinatesOf(frequencies: readonly number[]): Band[] {
     band.signs.push(Math.sign(frequencies[d]));
     band.y.push(d++);
   }
-  return [...bands.values()].sort((a, b) => (a.frequency % 2) - (b.frequency % 2) || a.frequency - b.frequency);
+  const rank = ({ frequency }: Band): number => (frequency % 2 ? 2 : frequency % 4 ? 1 : 0);
+  return [...bands.values()].sort((a, b) => rank(a) - rank(b) || a.frequency - b.frequency);
 }
 
 function norm(values: Float32Array, start: number, length: number): number {

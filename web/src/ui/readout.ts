@@ -16,8 +16,8 @@ export const shownAngle = (angle: number | null): string => (angle === null ? "�
 
 const shownTime = (ms: number): string => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`);
 
-/** Fill a column of the table. */
-export function showTable(match: Match | Again | null, column: "" | "-again"): void {
+/** Fill a column of the table; what stands there as long as nothing was found. */
+export function showTable(match: Match | Again | null, column: "" | "-again", nothing: string): void {
   const cells = match
     ? {
         matches: String(match.scores.length),
@@ -25,7 +25,7 @@ export function showTable(match: Match | Again | null, column: "" | "-again"): v
         angle: shownAngle(match.angle),
         time: shownTime(match.ms + ("msNetwork" in match ? match.msNetwork : 0)),
       }
-    : { matches: "–", inliers: "–", angle: "–", time: "–" };
+    : { matches: nothing, inliers: nothing, angle: nothing, time: nothing };
   for (const [name, value] of Object.entries(cells)) element(name + column).textContent = value;
 }
 

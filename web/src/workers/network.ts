@@ -21,7 +21,7 @@ const seen: { tensor: Float32Array; size: Size }[] = [];
 const handlers = {
   /** Load library and model; say what it runs on. */
   async load(model: string, bytes: number, wanted: Backend | null): Promise<{ backend: Backend; threads: number }> {
-    const gpu = wanted !== "wasm" && (await hasGpu());
+    const gpu = wanted !== "wasm" && (await hasGpu(wanted === "webgpu"));
     const loading = fetchBytes(model, bytes, "model");
     network = gpu
       ? await create("webgpu", loading).catch(() => create("wasm", loading))
@@ -77,11 +77,12 @@ async function create(backend: Backend, model: Promise<Uint8Array>): Promise<Net
   return Network.create(ort as typeof import("onnxruntime-web/wasm"), bytes, backend, threads);
 }
 
-/** Whether there is a GPU to use; the library for it needs promises in WebAssembly (JSPI). */
-async function hasGpu(): Promise<boolean> {
+/** Whether there is a GPU, or with `any` what stands for one; the library needs promises in WebAssembly (JSPI). */
+async function hasGpu(any: boolean): Promise<boolean> {
   if (!("gpu" in navigator) || !("Suspending" in WebAssembly)) return false;
   try {
-    return Boolean(await (navigator as any).gpu.requestAdapter());
+    const info = (await (navigator as any).gpu.requestAdapter())?.info;
+    return Boolean(info) && (any || !(info.isFallbackAdapter || info.architecture === "swiftshader")); // software
   } catch {
     return false;
   }
