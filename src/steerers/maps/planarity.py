@@ -18,7 +18,7 @@ NEAR = 5.0
 """Pixels, of the image as it was matched, within which a match of a flat scene lies."""
 FLAT = 0.8
 """Least part of the matches that two-view geometry explains and the plane explains too: 0.92 of a flight over fields
-(caliterra), 0.69 and 0.45 of a church front and a fountain (Strecha)."""
+(caliterra), 0.68 and 0.45 of a church front and a fountain (Strecha)."""
 
 
 class NotFlatError(ValueError):

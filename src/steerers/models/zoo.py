@@ -43,7 +43,7 @@ PRECISIONS: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _ch
 SHIPPED = Path(__file__).parent / "data" / "steerers"
 COMPACT, COMPACT_WIDE = (Path(__file__).parent / "data" / f"{name}.safetensors" for name in ("compact", "compact-wide"))
 COMPACT_SCALES = (1.0, 0.5)
-COMPACT_MIRROR = SHIPPED / "compact-mirror.safetensors"
+COMPACT_MIRROR = COMPACT.with_name("compact-mirror.safetensors")
 
 _C4, _SO2 = Group(4), Group(None)
 _OFFICIAL_SPREAD = "40x0 + 18x-1 + 18x-2 + 18x-3 + 18x-4 + 18x-5 + 18x-6"  # the other way than Steerer.spread
