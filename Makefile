@@ -2,7 +2,8 @@
 # make reconstruct   from eight example pictures to a COLMAP model and a report
 # make check   lint and types                                      make clean   remove the environment
 # make fuzz    read thousands of damaged files of every kind       make docs    make the manual, as a site
-# make dist    build and check wheel and sdist
+# make web     build the page that steerers web serves (Node)       make test-web   test it, in Node and in Chromium
+# make dist    build and check wheel and sdist, with the page
 # make test-release   install the wheel into fresh environments of every Python, and match there
 #
 # All set up .venv with pip first. Variables:
@@ -21,7 +22,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH_OPTION := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: demo reconstruct test test-release fuzz check format docs dist clean
+.PHONY: demo reconstruct test test-release test-web fuzz check format web docs dist clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.steerers
@@ -43,6 +44,9 @@ test: $(VENV)/.dev
 test-release: $(VENV)/.dev
 	RELEASE_PYTHONS="$(PYTHONS)" TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m pytest -m slow --durations=0 tests/test_release.py
 
+test-web: $(VENV)/.dev web
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m web tests/web
+
 fuzz: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --hypothesis-profile=fuzz tests/test_damaged_files.py
 
@@ -51,7 +55,12 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-dist: $(VENV)/.dev
+web: $(VENV)/.onnx web/node_modules/.package-lock.json
+	$(BIN)/python web/prepare.py
+	npm run --prefix web --silent build
+	@echo "serve it: $(BIN)/steerers web --open; or put the folder src/steerers/web on any host"
+
+dist: $(VENV)/.dev web
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*
@@ -86,5 +95,14 @@ $(VENV)/.docs: $(VENV)/.steerers
 	$(PIP) install -e ".[docs]" -c constraints.txt
 	@touch $@
 
+$(VENV)/.onnx: $(VENV)/.steerers
+	$(PIP) install -e ".[onnx]" -c constraints.txt
+	@touch $@
+
+web/node_modules/.package-lock.json: web/package-lock.json
+	@node -e 'const [a, b] = process.versions.node.split("."); process.exit(a > 20 || (a == 20 && b >= 19) ? 0 : 1)' || \
+		{ echo "the page is built with Node 20.19 or newer"; exit 1; }
+	npm ci --prefix web --no-audit --no-fund
+
 clean:
-	rm -rf $(VENV) demo site
+	rm -rf $(VENV) demo site web/node_modules web/assembly/build web/static/model web/static/examples src/steerers/web

@@ -17,8 +17,10 @@ from torch.nn.functional import grid_sample, interpolate
 from helpers import randn, seeds
 from steerers.geometry import (
     circular_mode,
+    estimate_affine,
     estimate_homography,
     estimate_pose,
+    estimate_similarity,
     nearest_points,
     quarter_turns,
     resized_points,
@@ -572,6 +574,68 @@ def test_homography_needs_pairs() -> None:
     points0, points1, _ = homography_data(0)
     with pytest.raises(ValueError, match="points"):
         estimate_homography(points0[:10], points1[:11])
+
+
+# Similarities and affine maps -----------------------------------------------------------------------------------------
+
+
+SIMILARITY = np.array([[0.4, -1.2, 300], [1.2, 0.4, -50], [0, 0, 1]])
+AFFINE = np.array([[0.9, -0.3, 140], [0.5, 1.4, -20], [0, 0, 1]])
+STIFF = [(estimate_similarity, SIMILARITY, 2), (estimate_affine, AFFINE, 3)]
+
+
+def stiff_data(seed: int, truth: Array, dtype: Any = np.float64) -> tuple[Any, Any, NDArray[np.bool_]]:
+    """As :func:`homography_data`, seven of ten wrong."""
+    rng = np.random.default_rng(seed)
+    points0 = rng.uniform(0, 1, (300, 2)) * [640, 480]
+    points1 = apply(truth, points0) + rng.normal(0, 0.5, (300, 2))
+    right = rng.permutation(300) < 90
+    points1[~right] = rng.uniform(-400, 900, (210, 2))
+    return points0.astype(dtype), points1.astype(dtype), right
+
+
+@pytest.mark.parametrize(("estimate", "truth", "least"), STIFF)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_stiff_maps_with_many_outliers(estimate: Any, truth: Array, least: int, dtype: Any) -> None:
+    for seed in range(3):
+        points0, points1, right = stiff_data(seed, truth, dtype)
+        found, inliers = estimate(points0, points1, 2.0)
+        assert found.dtype == np.float64
+        assert np.linalg.norm(apply(found, CORNERS) - apply(truth, CORNERS), axis=1).max() < 0.8
+        assert found[2].tolist() == [0, 0, 1]
+        assert inliers[right].mean() > 0.95
+        assert inliers[~right].mean() < 0.02
+        again = estimate(points0, points1, 2.0)
+        assert np.array_equal(found, again.H)
+        assert np.array_equal(inliers, again.inliers)
+
+
+@pytest.mark.parametrize(("estimate", "truth", "least"), STIFF)
+def test_stiff_maps_of_few_points(estimate: Any, truth: Array, least: int) -> None:
+    points = CORNERS[:least]
+    found, inliers = estimate(points, apply(truth, points))
+    np.testing.assert_allclose(found, truth, atol=1e-3)  # OpenCV computes in float32
+    assert inliers.all()
+    one = np.full((20, 2), 5.0)
+    for few, aims in ((points[: least - 1],) * 2, (one, one), (homography_data(0)[0][:20], one)):
+        found, inliers = estimate(few, aims)
+        assert found is None
+        assert inliers.tolist() == [False] * len(few)
+    with pytest.raises(ValueError, match="threshold must be positive"):
+        estimate(points, points, 0)
+
+
+def test_similarity_is_the_least_squares_one() -> None:
+    """Against complex least squares written out, of points without outliers."""
+    rng = np.random.default_rng(1)
+    points0 = rng.uniform(0, 500, (50, 2))
+    points1 = apply(SIMILARITY, points0) + rng.normal(0, 0.1, (50, 2))
+    x, y = points0.T
+    zeros, ones = np.zeros(50), np.ones(50)
+    rows = np.concatenate([np.stack([x, -y, ones, zeros], 1), np.stack([y, x, zeros, ones], 1)])
+    a, b, right, down = np.linalg.lstsq(rows, np.concatenate(points1.T), rcond=None)[0]
+    found, _ = estimate_similarity(points0, points1, 1000.0)  # weights are nearly equal
+    np.testing.assert_allclose(found, [[a, -b, right], [b, a, down], [0, 0, 1]], rtol=1e-6, atol=1e-6)
 
 
 # Poses ----------------------------------------------------------------------------------------------------------------

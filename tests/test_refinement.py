@@ -265,7 +265,7 @@ def test_masks_are_not_looked_at() -> None:
 def test_few_matches(count: int) -> None:
     image, xy = Scene(1).seen(), points(count)
     found = refined(image, image, xy, xy + 0.3)
-    assert [len(part) for part in found] == [count] * 3
+    assert [len(part) for part in found] == [count] * 4
     assert float(off_by(found, xy).sum()) < 0.02 * (count or 1)
 
 

@@ -20,8 +20,8 @@ from typing import Any, Self, TextIO, TypeVar
 
 from steerers._choices import PRECISIONS
 
-BAD_INPUT, INTERRUPTED = 2, 130
-"""Exit codes."""
+BAD_INPUT, APART, INTERRUPTED = 2, 3, 130
+"""Exit codes; the second is for images that do not belong together."""
 STANDARD = Path("-")
 """Standard output, or input, where a file is named."""
 EVERY, SOON = 60.0, 2.0  # seconds: between the plain lines of long work, and what is too short for them

@@ -279,7 +279,7 @@ class Matches:
             ValueError: if an image has another size than the one that was matched.
         """
         from steerers.images.load import Image, load_image
-        from steerers.refinement import refine_keypoints
+        from steerers.refinement import Shown, refine_keypoints
 
         first, second = (
             image if isinstance(image, Image) else load_image(image, max_size=max_size) for image in (image0, image1)
@@ -291,10 +291,9 @@ class Matches:
         degrees = self.angles
         if degrees is None and self.angle is not None:
             degrees = np.full(len(self), self.angle, dtype=np.float32)
-        places, covariances = refine_keypoints(
-            first, second, self.keypoints0, self.keypoints1, degrees, device=device, options=options
-        )
-        return replace(self, keypoints1=places, covariances=covariances)
+        shown0, shown1 = (Shown.of(image, device) for image in (first, second))
+        found = refine_keypoints(shown0, shown1, self.keypoints0, self.keypoints1, degrees, options=options)
+        return replace(self, keypoints1=found.keypoints1, covariances=found.covariances)
 
     def homography(
         self, threshold: float = 3.0, *, confidence: float = 0.9999, max_iterations: int = 10_000, seed: int = 0

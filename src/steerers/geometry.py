@@ -315,9 +315,59 @@ def estimate_homography(
     """
     import cv2
 
+    return _by_usac(
+        cv2.findHomography,
+        4,
+        points0,
+        points1,
+        threshold,
+        confidence=confidence,
+        max_iterations=max_iterations,
+        seed=seed,
+    )
+
+
+def estimate_affine(
+    points0: NDArray[Any],
+    points1: NDArray[Any],
+    threshold: float = 3.0,
+    *,
+    confidence: float = 0.9999,
+    max_iterations: int = 10_000,
+    seed: int = 0,
+) -> Homography:
+    """Affine map from (K, 2) ``points0`` to ``points1``, as :func:`estimate_homography`; three points give one."""
+    import cv2
+
+    return _by_usac(
+        cv2.estimateAffine2D,
+        3,
+        points0,
+        points1,
+        threshold,
+        confidence=confidence,
+        max_iterations=max_iterations,
+        seed=seed,
+    )
+
+
+def _by_usac(
+    estimator: Any,
+    least: int,
+    points0: NDArray[Any],
+    points1: NDArray[Any],
+    threshold: float,
+    *,
+    confidence: float,
+    max_iterations: int,
+    seed: int,
+) -> Homography:
+    """One of OpenCV's estimators, which needs at least so many points."""
+    import cv2
+
     p0, p1 = _check_arguments(points0, points1, threshold, seed)
     nothing = Homography(None, np.zeros(len(p0), dtype=bool))
-    if len(p0) < 4:
+    if len(p0) < least:
         return nothing
     params = cv2.UsacParams()
     params.threshold = threshold
@@ -331,12 +381,57 @@ def estimate_homography(
     params.loSampleSize = 50
     params.isParallel = False
     try:
-        H, mask = cv2.findHomography(p0, p1, params)
+        found, mask = estimator(p0, p1, params)
     except cv2.error:  # degenerate points; OpenCV signals them so
         return nothing
-    if H is None or not np.isfinite(H).all():
+    if found is None or not np.isfinite(found).all():
         return nothing
-    return Homography(np.asarray(H, np.float64), np.asarray(mask).ravel().astype(bool))
+    H = np.asarray(found, np.float64)
+    if len(H) == 2:
+        H = np.vstack([H, [0, 0, 1]])
+        if abs(np.linalg.det(H)) < 1e-12:  # all goes onto a point or line
+            return nothing
+    return Homography(H, np.asarray(mask).ravel().astype(bool))
+
+
+def estimate_similarity(
+    points0: NDArray[Any], points1: NDArray[Any], threshold: float = 3.0, *, samples: int = 2000, seed: int = 0
+) -> Homography:
+    """Similarity (rotation, scale, translation) from (K, 2) ``points0`` to ``points1``; two different points give one.
+
+    Of ``samples`` pairs of points, the similarity with the least sum of squares up to the threshold (MSAC) is fitted to
+    the points near it, again and again, with weights that fall to 0 at the threshold.
+    """
+    p0, p1 = _check_arguments(points0, points1, threshold, seed)
+    nothing = Homography(None, np.zeros(len(p0), dtype=bool))
+    if len(p0) < 2:
+        return nothing
+    z0, z1 = (p[:, 0] + 1j * p[:, 1] for p in (p0, p1))  # z1 = turn z0 + shift
+    i, j = np.random.default_rng(seed).integers(0, len(p0), (2, samples))
+    usable = np.abs(z0[i] - z0[j]) * np.abs(z1[i] - z1[j]) > 1e-12
+    if not usable.any():
+        return nothing
+    i, j = i[usable], j[usable]
+    turns = (z1[i] - z1[j]) / (z0[i] - z0[j])
+    shifts = z1[i] - turns * z0[i]
+    costs = [
+        float(np.minimum(np.abs(turn * z0 + shift - z1) ** 2, threshold**2).sum())
+        for turn, shift in zip(turns, shifts, strict=True)
+    ]
+    turn, shift = (complex(values[int(np.argmin(costs))]) for values in (turns, shifts))
+    for _ in range(20):
+        weights = np.maximum(1 - (np.abs(turn * z0 + shift - z1) / threshold) ** 2, 0) ** 2
+        middle0, middle1 = (np.average(z, weights=weights) for z in (z0, z1))
+        spread = (weights * np.abs(z0 - middle0) ** 2).sum()
+        if spread < 1e-12:
+            break
+        turn = complex((weights * (z1 - middle1) * (z0 - middle0).conj()).sum() / spread)
+        shift = complex(middle1 - turn * middle0)
+    inliers = np.abs(turn * z0 + shift - z1) <= threshold
+    if turn == 0 or not inliers.any():
+        return nothing
+    a, b = turn.real, turn.imag
+    return Homography(np.array([[a, -b, shift.real], [b, a, shift.imag], [0, 0, 1]]), inliers)
 
 
 def estimate_fundamental(

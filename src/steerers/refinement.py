@@ -26,7 +26,9 @@ from steerers.geometry import orientation_change, transform_points
 from steerers.images.load import LUMA, Image
 
 CHUNK = 256
-"""Matches that are registered at once: enough for large operators, few enough for all threads."""
+"""Matches that a CPU registers at once: enough for large operators, few enough for all threads."""
+COARSEST = 8
+"""Half octaves by which the finer image is reduced, at most: what differs more in scale is left alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,45 +68,63 @@ class Refined(NamedTuple):
 
     keypoints1: Tensor  # (K, 2)
     covariances: Tensor  # (K, 2, 2) squared pixels of image 1; infinite where a place was left alone
+    linear: Tensor  # (K, 2, 2) from displacements in image 0 to displacements in image 1, around each
     moved: Tensor  # (K,) bool
 
 
+class RefinedKeypoints(NamedTuple):
+    """:class:`Refined` in stored pixels."""
+
+    keypoints1: NDArray[np.float32]  # (K, 2)
+    covariances: NDArray[np.float32]  # (K, 2, 2)
+    linear: NDArray[np.float32]  # (K, 2, 2)
+
+
+class Shown(NamedTuple):
+    """An image as the model saw it, ready to be registered with others, and its way back to stored pixels."""
+
+    resolutions: Resolutions
+    to_stored: Tensor  # (3, 3)
+    orientation: Tensor  # see Image
+
+    @classmethod
+    def of(cls, image: Image, device: torch.device | str = "cpu") -> Shown:
+        """The grey image, on a device."""
+        grey = torch.einsum("chw,c->hw", image.tensor, torch.tensor(LUMA)).to(device)
+        mask = None if image.mask is None else image.mask.to(device)
+        return cls(Resolutions(grey, mask), image.to_stored.to(torch.float64), image.orientation)
+
+
 def refine_keypoints(
-    image0: Image,
-    image1: Image,
+    image0: Shown,
+    image1: Shown,
     keypoints0: NDArray[np.float32],
     keypoints1: NDArray[np.float32],
     degrees: NDArray[np.float32] | None,
     *,
-    device: torch.device | str = "cpu",
     options: RefineOptions | None = None,
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """:func:`refine_places` in stored pixels and degrees, whatever was done to the images on the way to the model.
-
-    Returns:
-        (K, 2) keypoints of image 1 and their (K, 2, 2) covariances.
-    """
-    images = (image0, image1)
-    to_stored = [image.to_stored.to(torch.float64) for image in images]
-    shown = [
-        transform_points(torch.linalg.inv(back), torch.from_numpy(xy).double()).float().to(device)
-        for back, xy in zip(to_stored, (keypoints0, keypoints1), strict=True)
-    ]
+) -> RefinedKeypoints:
+    """:func:`refine_places` in stored pixels and degrees, whatever was done to the images on the way to the model."""
+    sides = ((image0, keypoints0), (image1, keypoints1))
+    shown0, shown1 = (
+        transform_points(torch.linalg.inv(image.to_stored), torch.from_numpy(xy).double()).float()
+        for image, xy in sides
+    )
     angles = _shown_rotations(degrees, image0, image1)
-    grey0, grey1 = (torch.einsum("chw,c->hw", image.tensor, torch.tensor(LUMA)).to(device) for image in images)
-    mask0, mask1 = (None if image.mask is None else image.mask.to(device) for image in images)
-    found = refine_places(grey0, grey1, shown[0], shown[1], angles, mask0=mask0, mask1=mask1, options=options)
-    linear, moved = to_stored[1][:2, :2], found.moved.cpu().numpy()
-    places = transform_points(to_stored[1], found.keypoints1.cpu().double()).float().numpy()
-    covariances = torch.where(found.moved.cpu()[:, None, None], found.covariances.cpu().double(), 0.0)
-    covariances = linear @ covariances @ linear.mT
-    return (
+    found = refine_places(image0.resolutions, image1.resolutions, shown0, shown1, angles, options=options)
+    found = Refined(*(part.cpu() for part in found))
+    out, back = image1.to_stored[:2, :2], torch.linalg.inv(image0.to_stored[:2, :2])
+    moved = found.moved.numpy()
+    places = transform_points(image1.to_stored, found.keypoints1.double()).float().numpy()
+    covariances = torch.where(found.moved[:, None, None], found.covariances.double(), 0.0)
+    return RefinedKeypoints(
         np.where(moved[:, None], places, keypoints1),
-        np.where(moved[:, None, None], covariances.float().numpy(), np.float32(np.inf)),
+        np.where(moved[:, None, None], (out @ covariances @ out.mT).float().numpy(), np.float32(np.inf)),
+        (out @ found.linear.double() @ back).float().numpy(),
     )
 
 
-def _shown_rotations(degrees: NDArray[np.float32] | None, image0: Image, image1: Image) -> Tensor | None:
+def _shown_rotations(degrees: NDArray[np.float32] | None, image0: Shown, image1: Shown) -> Tensor | None:
     """Rotations between stored images as rotations between what the model saw, in radians; ``None`` if unknown."""
     change = orientation_change(image0.orientation, image1.orientation)
     if degrees is None or change is None:
@@ -115,8 +135,8 @@ def _shown_rotations(degrees: NDArray[np.float32] | None, image0: Image, image1:
 
 @torch.no_grad()
 def refine_places(
-    image0: Tensor,
-    image1: Tensor,
+    image0: Tensor | Resolutions,
+    image1: Tensor | Resolutions,
     keypoints0: Tensor,
     keypoints1: Tensor,
     angles: Tensor | None = None,
@@ -128,7 +148,8 @@ def refine_places(
     """Move the keypoints of image 1 to where the keypoints of image 0 are seen.
 
     Args:
-        image0: (H, W) grey, float32 or float64, in which all is computed; ``image1`` likewise, of any size.
+        image0: (H, W) grey, float32 or float64, in which all is computed; ``image1`` likewise, of any size. What is
+            registered with many others is given as its :class:`Resolutions`, which has its mask.
         keypoints0: (K, 2) pixels; ``keypoints1`` likewise.
         angles: (K,) radians, the counter-clockwise rotation of every match from image 0 to image 1; without, it is read
             from where neighbouring matches lie.
@@ -139,17 +160,19 @@ def refine_places(
         The places of image 1 with their covariances.
     """
     options = options or RefineOptions()
-    xy0, xy1 = keypoints0.to(image0), keypoints1.to(image0)
-    everything = Refined(xy1.clone(), xy1.new_full((len(xy1), 2, 2), torch.inf), xy1.new_zeros(len(xy1)).bool())
-    if not len(xy0):
-        return everything
-    maps = local_maps(xy0, xy1, angles, options.neighbours)  # (K, 2, 2)
-    zoom = torch.linalg.det(maps)  # pixels of image 1 for a pixel of image 0
-    views = (_Views(image0, mask0), _Views(image1, mask1))
+    given = ((image0, mask0), (image1, mask1))
+    views = [image if isinstance(image, Resolutions) else Resolutions(image, mask) for image, mask in given]
+    xy0, xy1 = keypoints0.to(views[0].image), keypoints1.to(views[0].image)
+    maps = local_maps(xy0, xy1, angles, options.neighbours) if len(xy0) else xy0.new_zeros(0, 2, 2)
+    everything = Refined(
+        xy1.clone(), xy1.new_full((len(xy1), 2, 2), torch.inf), maps.clone(), xy1.new_zeros(len(xy1)).bool()
+    )
+    zoom = torch.linalg.det(maps)  # (K,) pixels of image 1 for a pixel of image 0
     for template, moving, chosen in ((0, 1, zoom >= 1), (1, 0, zoom < 1)):
         levels = (zoom.abs().clamp(1e-6, 1e6).log2() * (0.5 if template == 0 else -0.5) * 2).round().long()
-        for level in levels[chosen].unique().tolist():
-            jobs = (chosen & (levels == level)).nonzero()[:, 0].split(CHUNK)
+        for level in levels[chosen & (levels <= COARSEST)].unique().tolist():
+            job = (chosen & (levels == level)).nonzero()[:, 0]
+            jobs = job.split(CHUNK if job.device.type == "cpu" else len(job))
             fixed, seen = views[template].level(0), views[moving].level(level)
 
             def register(job: Tensor, template: int = template, fixed: _Level = fixed, seen: _Level = seen) -> Refined:
@@ -256,7 +279,7 @@ class _Level(NamedTuple):
         return (xy + 0.5) / self.ratio - 0.5
 
 
-class _Views:
+class Resolutions:
     """An image at resolutions that are half an octave apart, each made when it is first needed."""
 
     def __init__(self, image: Tensor, mask: Tensor | None) -> None:
@@ -343,15 +366,18 @@ class _Registered(NamedTuple):
 
     def of_image1(self, keypoints: tuple[Tensor, Tensor], template: int) -> Refined:
         """As places of image 1; what is not good stays."""
+        linear = self.linear
         if template == 0:
             places, covariances = self.centres, self.linear @ self.covariances @ self.linear.mT
         else:  # the template is of image 1: where in it is the keypoint of image 0?
-            back = torch.linalg.solve(self.linear, (keypoints[0] - self.centres)[..., None])[..., 0]
-            places, covariances = keypoints[1] + back, self.covariances
+            linear = _inverse(linear)
+            places = keypoints[1] + (linear @ (keypoints[0] - self.centres)[..., None])[..., 0]
+            covariances = self.covariances
         good = self.good & torch.isfinite(places).all(dim=1)
         return Refined(
             torch.where(good[:, None], places, keypoints[1]),
             torch.where(good[:, None, None], covariances, torch.inf),
+            linear,
             good,
         )
 
@@ -389,9 +415,9 @@ def _register(patches: _Patches, level: _Level, centres: Tensor, linear: Tensor,
     for nuisance in nuisances:
         residual = residual - nuisance * (weight * nuisance * residual).sum(dim=1, keepdim=True)
     covariance = _covariance(patches, weighted, normal, (weight * residual.square()).sum(dim=1))
-    deviation = torch.linalg.eigvalsh(covariance)[:, -1].sqrt()
+    deviation = _eigenvalues(covariance)[1].sqrt()
     shift = torch.linalg.solve(linear, (start - centre)[..., None])[..., 0]  # (K, 2) pixels of the template
-    plainest = torch.linalg.eigvalsh(normal[:, :2, :2])[:, 0]
+    plainest = _eigenvalues(normal[:, :2, :2])[0]
     stretch = torch.linalg.det(linear) / torch.linalg.det(first)
     good = (
         enough & (final >= options.min_correlation) & (final >= correlation) & (shift.norm(dim=1) <= options.max_shift)
@@ -504,6 +530,13 @@ def _repeats(
     as_near = (start[:, None] - offsets).norm(dim=-1) < 1.5 * start.norm(dim=-1, keepdim=True)
     repeated: Tensor = (rival & as_near & (offsets.norm(dim=-1) >= 2)).any(dim=1)
     return repeated
+
+
+def _eigenvalues(symmetric: Tensor) -> tuple[Tensor, Tensor]:
+    """(K,) the smaller and the larger of (K, 2, 2) symmetric matrices."""
+    mean = (symmetric[:, 0, 0] + symmetric[:, 1, 1]) / 2
+    spread = torch.hypot((symmetric[:, 0, 0] - symmetric[:, 1, 1]) / 2, symmetric[:, 0, 1])
+    return mean - spread, mean + spread
 
 
 def _inverse(linear: Tensor) -> Tensor:

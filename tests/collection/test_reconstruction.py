@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,9 +15,18 @@ import pytest
 
 from collection.scenes import Scene, make_collection, make_scene
 from helpers import EXAMPLES, contents
+from steerers.collection import Collection, VerificationOptions
 from steerers.collection.georeference import Position, fit_similarity, from_enu
 from steerers.collection.mapping import centres_of
-from steerers.collection.reconstruction import DATABASE, ReconstructionOptions, Result, reconstruct, reconstruct_matched
+from steerers.collection.reconstruction import (
+    DATABASE,
+    REFINED,
+    ReconstructionOptions,
+    Result,
+    reconstruct,
+    reconstruct_matched,
+)
+from steerers.refinement import RefineOptions
 
 pycolmap = pytest.importorskip("pycolmap")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -101,6 +111,15 @@ def test_from_photographs(tmp_path: Path) -> None:
     aligned = fit_similarity(source, target)
     assert aligned is not None
     assert np.linalg.norm(aligned(source) - target, axis=1).max() < 1.0  # metres, from 87 away
+    again = replace(options, refinement=RefineOptions())
+    refined = reconstruct(tmp_path / "photos", tmp_path / "out", options=again, num_keypoints=600, max_size=480)
+    before, after = (one.numbers["models"][0] for one in (result, refined))
+    assert after["mean_reprojection_error"] < 0.5 * before["mean_reprojection_error"]
+    assert after["mean_track_length"] > 0.95 * before["mean_track_length"]
+    assert (tmp_path / "out" / DATABASE).is_file()
+    assert (tmp_path / "out" / REFINED).is_file()
+    other = replace(again, verification=VerificationOptions(threshold=1.0))  # its database is made anew
+    assert reconstruct_matched(Collection.open(tmp_path / "out"), other).numbers["registered"] == 4
 
 
 def test_a_second_time_nothing_is_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -116,6 +117,35 @@ def test_the_nearest_are_those_of_a_plain_search(count: int, nearest: int, beyon
         others.sort(key=lambda other: -float(cosines[index, other]))
         expected += [(names[index], names[other]) for other in others[:nearest]]
     assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize("beyond", [None, 3])
+def test_of_very_many_faiss_lists_candidates(beyond: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all of those that a plain search finds, of vectors in groups, as photographs of one place are."""
+    pytest.importorskip("faiss")
+    places, count = randn(50, 32, seed=1), 2000
+    vectors = places[torch.arange(count) % 50] + 0.3 * randn(count, 32, seed=2)
+    vectors = torch.nn.functional.normalize(vectors.float(), dim=1).half()
+    vectors[7] = 0
+    similarities = Similarities([str(index) for index in range(count)], vectors)
+    expected = set(similarities.nearest(5, beyond))
+    monkeypatch.setattr(retrieval, "EXACT", 1000)
+    found = similarities.nearest(5, beyond)
+    assert len(found) == len(set(found)) == 5 * (count - 1)
+    assert len(expected.intersection(found)) > 0.97 * len(expected)
+    assert not any("7" in pair for pair in found)
+
+
+def test_very_many_without_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = torch.nn.functional.normalize(randn(30, 8).float(), dim=1).half()
+    similarities = Similarities([str(index) for index in range(30)], vectors)
+    expected = similarities.nearest(3)
+    monkeypatch.setattr(retrieval, "EXACT", 20)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    told: list[str] = []
+    monkeypatch.setattr(retrieval, "tell", told.append)
+    assert similarities.nearest(3) == expected
+    assert told == ["30 photographs are compared all with all; faster with steerers[faiss]"]
 
 
 def make(tmp_path: Path, names: list[str]) -> Collection:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import steerers
 from helpers import EXAMPLES, assert_near, describe_image, detect_image, extract_image
 from steerers.accel.networks import for_inference
 from steerers.accel.networks.compact import FastPyramid
@@ -201,16 +205,47 @@ def test_the_default_is_small() -> None:
         {"channels": (4, 1_000_000), "blocks": (1,)},
         {"channels": (4, 8), "blocks": (10**6,), "dim": 10**6},
         {"hidden": 10**6},
+        {"context": 10**6},
+        {"context": -1},
     ],
 )
 def test_shapes_that_are_none_are_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="channels"):
+    with pytest.raises(ValueError, match=r"channels|context"):
         CompactConfig(**changes)  # type: ignore[arg-type]
 
 
+def test_context_begins_as_nothing() -> None:
+    """With the weights of a network without it, all is as it was."""
+    plain, wide = network(), network(replace(SMALL, context=2), seed=1)
+    missing, unknown = wide.load_state_dict(plain.state_dict(), strict=False)
+    assert not unknown
+    assert all(name.startswith("trunk.context.") for name in missing)
+    images = picture(64, 96)[None]
+    for one, other in zip(wide.trunk(images), plain.trunk(images), strict=True):
+        assert torch.equal(one, other)
+    assert wide.config.stride == 32
+
+
+def test_context_sees_farther() -> None:
+    def reach(context: int) -> int:
+        """How many columns of the coarsest features a change of the first column of pixels alters."""
+        model = network(replace(SMALL, context=context))
+        if model.trunk.context is not None:
+            nn.init.normal_(model.trunk.context.last.weight, generator=torch.Generator().manual_seed(0))
+        images = torch.stack([picture(32, 1024)] * 2)
+        images[1, :, :, 0] = 1 - images[1, :, :, 0]
+        first, second = model(images).features[-1].double()
+        return int(((first - second).abs().amax(dim=(0, 1)) > 0).sum())
+
+    assert reach(2) >= 2 * reach(0)
+
+
+@pytest.mark.parametrize("context", [0, 2])
 @torch.no_grad()
-def test_folded_batch_normalisations_compute_the_same(dtype: torch.dtype) -> None:
-    plain, generator = network().to(dtype), torch.Generator().manual_seed(0)
+def test_folded_batch_normalisations_compute_the_same(dtype: torch.dtype, context: int) -> None:
+    plain, generator = network(replace(SMALL, context=context)).to(dtype), torch.Generator().manual_seed(0)
+    if plain.trunk.context is not None:
+        nn.init.normal_(plain.trunk.context.last.weight, generator=generator)
     for norm in (module for module in plain.modules() if isinstance(module, nn.BatchNorm2d)):
         for values in (norm.running_mean, norm.weight, norm.bias):
             nn.init.normal_(values, generator=generator)  # type: ignore[arg-type]
@@ -403,3 +438,15 @@ def test_the_embedded_model_has_two_scales_and_finds_what_is_four_times_as_large
         error = ((first[0].xy[i] + 0.5) * (144 / 512) - 0.5 - second[0].xy[j]).norm(dim=1)
         found[name] = int((error < 1.5).sum())
     assert found["compact"] > 1.5 * found["compact-single"]
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("compact", 0, 40), ("compact-wide", 120, 300)])
+def test_the_wide_model_matches_negatives(name: str, least: int, most: int) -> None:
+    """Which the other, whose training never inverts, does not."""
+    matcher = steerers.load(name, num_keypoints=300)
+    image = load_image(ASTRONAUT, max_size=320).tensor
+    matches = matcher(image, 1 - image.rot90(1, (1, 2)))
+    x, y = matches.keypoints0.T
+    there = np.stack([y, image.shape[2] - 1 - x], axis=1)
+    right = int((np.linalg.norm(there - matches.keypoints1, axis=1) < 3).sum())
+    assert least <= right <= most

@@ -17,6 +17,7 @@ from steerers.models.sampling import (
     KeypointSampling,
     choose_keypoints,
     keypoint_scores,
+    peaks,
     refine,
     sample_descriptions,
     sample_keypoints,
@@ -190,6 +191,37 @@ def test_subpixel_is_the_soft_argmax_with_temperature_one_half() -> None:
     torch.testing.assert_close(refined.xy, torch.tensor([[2 + fraction, 2.0]]))
 
 
+@given(x=st.floats(-0.7, 0.7), y=st.floats(-0.7, 0.7), a=st.floats(0.3, 3), c=st.floats(0.3, 3), b=st.floats(-0.7, 0.7))
+def test_the_peak_of_a_paraboloid_is_exact(
+    dtype: torch.dtype, x: float, y: float, a: float, b: float, c: float
+) -> None:
+    """Also where the best pixel is not the nearest one, as far as it moves by one at most."""
+    b *= math.sqrt(a * c)
+    column, row = torch.arange(11, dtype=dtype) - 5 - x, torch.arange(9, dtype=dtype)[:, None] - 4 - y
+    logits = -(a * column**2 + 2 * b * column * row + c * row**2) / 2
+    found = peaks(logits[None], torch.tensor([[[5, 4]]]))
+    torch.testing.assert_close(found[0, 0], torch.tensor([5 + x, 4 + y], dtype=dtype), atol=1e-4, rtol=0)
+
+
+def test_what_is_no_top_stays() -> None:
+    flat, saddle = torch.zeros(7, 7), torch.arange(7.0) ** 2 - torch.arange(7.0)[:, None] ** 2
+    hole = torch.full((7, 7), -torch.inf)
+    pixel = torch.tensor([[[3, 3], [0, 6]]])
+    for logits in (flat, saddle, hole):
+        assert torch.equal(peaks(logits[None], pixel), pixel.float())
+    saddle[2, 3] = torch.nan  # which training looks for
+    assert peaks(saddle[None], pixel).isnan().tolist() == [[[True, True], [False, False]]]
+
+
+def test_a_peak_moves_by_one_at_most_and_has_gradients() -> None:
+    logits = (torch.arange(9.0) * 5 - 0.1 * torch.arange(9.0) ** 2 - 2 * (torch.arange(9.0)[:, None] - 4) ** 2)[None]
+    logits.requires_grad_()
+    found = peaks(logits, torch.tensor([[[4, 4], [8, 4]]]))
+    torch.testing.assert_close(found[0, 0], torch.tensor([5.0, 4.0]))
+    (gradient,) = torch.autograd.grad(found.sum(), logits)
+    assert bool(gradient.isfinite().all())
+
+
 def test_subpixel_at_the_edge_stays_in_the_image() -> None:
     logits = peak(9, 9, 0, 8)
     refined = sample(logits, 1, None, KeypointSampling(nms_size=5, subpixel=True))
@@ -201,7 +233,9 @@ def test_subpixel_at_the_edge_stays_in_the_image() -> None:
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{"nms_size": 2}, {"nms_size": 0}, {"border": -1}, {"subpixel": True}])
+@pytest.mark.parametrize(
+    "options", [{"nms_size": 2}, {"nms_size": 0}, {"border": -1}, {"subpixel": True}, {"subpixel": "top"}]
+)
 def test_wrong_options(options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         KeypointSampling(**options)  # type: ignore[arg-type]

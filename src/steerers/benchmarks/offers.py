@@ -122,6 +122,23 @@ HPATCHES = _homographies(
 """,
     flag("--skip-large", "leave out the eight sequences that D2-Net and LoFTR leave out"),
 )
+ALIGNMENT = Offer(
+    name="alignment",
+    help="images laid over each other, on the Oxford affine sequences",
+    about="What `steerers align` makes of the matches of the Oxford affine sequences, upright or rotated: area under "
+    "the curve of the corner error, for a similarity, an affine map, a homography or what suits, with a local part or "
+    "without. MODEL?refine=1 registers the patches of matches first. Needs steerers[maps].",
+    example="  steerers eval alignment --data oxford --models 'compact,compact?refine=1' --rotation upright,fixed\n",
+    data="the folder that holds the sequences",
+    rotations="upright",
+    canvas="grow",
+    own_options=(
+        SEQUENCES,
+        Option("--transform", "auto, similarity, affine or homography (default: %(default)s)", str, "NAME", "auto"),
+        flag("--local", "and a smooth local part"),
+        Option("--threshold", "within which a match agrees (default: %(default)s)", float, "PX", 3.0),
+    ),
+)
 SAT_AST = Offer(
     name="sat-ast",
     help="homographies from astronauts' photographs to satellite images (SatAst)",
@@ -471,7 +488,7 @@ LOCALISATION = Offer(
 )
 
 OFFERS: tuple[Offer, ...] = (
-    OXFORD, HPATCHES, ROTO_360, *MEGADEPTH.values(), *SCANNET.values(), CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME,
-    EQUIVARIANCE, RETRIEVAL, VERDICT, MAP, LOCALISATION,
+    OXFORD, HPATCHES, ALIGNMENT, ROTO_360, *MEGADEPTH.values(), *SCANNET.values(), CAMERAS, AIMS, SAT_AST, COLLECTIONS,
+    RUNTIME, EQUIVARIANCE, RETRIEVAL, VERDICT, MAP, LOCALISATION,
 )  # fmt: skip
 """All that there are, in the order of the help."""

@@ -23,7 +23,9 @@ from steerers._version import __version__
 
 COMMANDS = {
     "match": "match two images",
+    "align": "lay one image over another",
     "reconstruct": "reconstruct a folder of photographs with COLMAP",
+    "mosaic": "make one picture of many photographs of a flat scene",
     "extract": "extract the features of many photographs",
     "pairs": "choose which photographs of a collection are matched",
     "match-pairs": "match the pairs of a collection",
@@ -38,6 +40,7 @@ COMMANDS = {
     "data": "look after training data",
     "eval": "run a benchmark",
     "bench": "measure speed and memory",
+    "web": "serve a page on which photographs are turned and matched",
     "export": "write a model as ONNX, or a collection for COLMAP, hloc or OpenSfM",
 }
 """The modules of this folder that are commands, and what each does, in the order of the help."""
@@ -129,7 +132,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
             raise  # a bug
         print(f"steerers: {one_line(error)}", file=sys.stderr)
-        return BAD_INPUT
+        return int(getattr(error, "exit_code", BAD_INPUT))
 
 
 def _leave_stdout() -> None:

@@ -38,6 +38,7 @@ PREDICTIONS = "predictions"
 def benchmarks() -> dict[str, Benchmark]:
     """All that there are, by name."""
     from steerers.benchmarks.aims import AIMS
+    from steerers.benchmarks.alignment import ALIGNMENT
     from steerers.benchmarks.collections import COLLECTIONS
     from steerers.benchmarks.equivariance import EQUIVARIANCE
     from steerers.benchmarks.homographies import HPATCHES, OXFORD
@@ -52,8 +53,8 @@ def benchmarks() -> dict[str, Benchmark]:
     from steerers.benchmarks.verdict import VERDICT
 
     known: tuple[Benchmark, ...] = (
-        OXFORD, HPATCHES, ROTO_360, *MEGADEPTH, *SCANNET, CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME, EQUIVARIANCE,
-        RETRIEVAL, VERDICT, MAP, LOCALISATION,
+        OXFORD, HPATCHES, ALIGNMENT, ROTO_360, *MEGADEPTH, *SCANNET, CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME,
+        EQUIVARIANCE, RETRIEVAL, VERDICT, MAP, LOCALISATION,
     )  # fmt: skip
     return {benchmark.name: benchmark for benchmark in known}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from steerers._choices import NUM_KEYPOINTS
@@ -33,13 +34,16 @@ def _export_collection(arguments: argparse.Namespace) -> int:
     from steerers.collection import Collection, verify
     from steerers.collection.colmap import write_database
     from steerers.collection.exports import write_hloc, write_opensfm
+    from steerers.collection.reconstruction import DATABASE, REFINED, verify_refined
 
     collection = Collection.open(arguments.folder)
     if not collection.matched():
         raise ValueError(f"{collection.folder} has no matches: steerers match-pairs {collection.folder} makes them")
-    verified, keep = verify(collection, options.verification(arguments)), arguments.keep_contradicted
+    how, keep = options.verification(arguments), arguments.keep_contradicted
+    refine = partial(verify_refined, keep_contradicted=keep)
+    verified = (refine if arguments.refine else verify)(collection, how)
     if arguments.what == "colmap":
-        out: Path = arguments.out or collection.folder / "colmap" / "database.db"
+        out: Path = arguments.out or collection.folder / (REFINED if arguments.refine else DATABASE)
         done = write_database(verified, out, cameras=arguments.cameras, keep_contradicted=keep)
         options.say(
             f"{done.photographs} photographs, {done.cameras} cameras, {done.matched} matched and {done.verified} "

@@ -44,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
 def extraction_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of :class:`steerers.collection.Extraction`."""
     told = options.matcher_options(arguments)
-    del told["device"], told["weights"]
+    for name in ("device", "weights", "refine"):  # of a reconstruction, refine is a step of its own
+        told.pop(name, None)
     return {"model": arguments.model, **told, "descriptions": "float32" if arguments.float32 else "float16"}
 
 

@@ -16,9 +16,14 @@ from steerers.cli.options import Command
 if TYPE_CHECKING:
     from steerers.training.fit_steerer import Fit
 
+MIRROR = "mirror"
+"""Instead of a group of rotations."""
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Fit, print, write the steerer and the picture of its eigenvalues."""
+    if arguments.group == MIRROR:
+        return _run_mirror(arguments)
     plot = arguments.plot or arguments.out.with_suffix(".png")
     if arguments.out.suffix != ".safetensors":
         raise ValueError(f"cannot write {arguments.out}: the file of a steerer ends in .safetensors")
@@ -56,6 +61,32 @@ def run(arguments: argparse.Namespace) -> int:
     steerer.save(arguments.out, _recipe(arguments, best, fits[best]))
     options.save(draw_spectrum(steerer), plot)
     options.say_wrote(arguments.out, plot)
+    return 0
+
+
+def _run_mirror(arguments: argparse.Namespace) -> int:
+    """What a reflection does to descriptions, which needs no descent."""
+    if arguments.out.suffix != ".safetensors":
+        raise ValueError(f"cannot write {arguments.out}: the file of a steerer ends in .safetensors")
+    options.check_output(arguments.out)
+    from steerers.models import zoo
+    from steerers.pipeline import load
+    from steerers.training.fit_mirror import fit_mirror
+
+    model = load(arguments.model, detector=arguments.detector, weights=arguments.weights or (), device=arguments.device)
+    found = fit_mirror(
+        model,
+        arguments.images,
+        num_photos=arguments.num_pairs,
+        num_keypoints=arguments.num_keypoints,
+        progress=progress,
+    )
+    options.say(found.summary())
+    recipe = {"model": zoo.find(arguments.model).fitted_to, "setting": MIRROR, "steerers_version": __version__}
+    found.steerer.save(
+        arguments.out, {**recipe, "cosine": f"{found.cosine:.4f}", "photographs": str(found.photographs)}
+    )
+    options.say_wrote(arguments.out)
     return 0
 
 
@@ -100,10 +131,10 @@ COMMAND = Command(
             metavar="NAME",
         ),
         Option("--images", "folder of photographs", Path, "DIR", required=True),
-        Option("--group", "C4, C8, SO2 (default: %(default)s)", default="C4"),
+        Option("--group", "C4, C8, SO2, or mirror: what a reflection does (default: %(default)s)", default="C4"),
         Option("-o --out", "the steerer, .safetensors", Path, "FILE", required=True),
         Option("--plot", "its eigenvalues as a picture (default: beside FILE)", Path, "FILE"),
-        Option("--num-pairs", "default: %(default)s", positive, "N", 200),
+        Option("--num-pairs", "of mirror: photographs (default: %(default)s)", positive, "N", 200),
         options.num_keypoints(512),
         Option("--steps", "of gradient descent (default: %(default)s)", int, "N", 500),
         Option(

@@ -219,6 +219,7 @@ VERIFICATION = (
     ),
     Option("--min-inliers", "of a pair that is verified (default: %(default)s)", positive, "N", MIN_INLIERS),
     flag("--keep-contradicted", "also use pairs whose rotations contradict their triangles"),
+    flag("--refine", "move keypoints to their exact places, by the patches of all their matches"),
 )
 """How matched pairs are verified."""
 CAMERAS = Option(

@@ -23,12 +23,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out.suffix.lower() in FILES:
         raise ValueError(f"a reconstruction is a folder, and {arguments.out} looks like a file")
     from steerers.collection import Choice, MappingOptions, ReconstructionOptions, reconstruct
+    from steerers.refinement import RefineOptions
 
     mapping = MappingOptions(
         arguments.mapper, arguments.min_model_size, arguments.max_error, arguments.seed, arguments.mapper_threads
     )
     how = ReconstructionOptions(
-        options.verification(arguments), mapping, arguments.cameras, arguments.keep_contradicted, not arguments.no_gps
+        options.verification(arguments),
+        mapping,
+        arguments.cameras,
+        arguments.keep_contradicted,
+        not arguments.no_gps,
+        RefineOptions() if arguments.refine else None,
     )
     asked, told = choice_of(arguments), extraction_of(arguments)
     matching = {name: told.pop(name) for name in MATCHING if name in told}
@@ -62,7 +68,7 @@ COMMAND = Command(
     example="""\
   steerers reconstruct photos -o out
   steerers reconstruct photos -o out --num-keypoints 4096 --mapper global --device cuda
-  steerers reconstruct photos -o out --sequential 10 --loop --cameras one
+  steerers reconstruct photos -o out --sequential 10 --loop --cameras one --refine
 """,
     options=(
         Option("photos", "a folder of photographs", Path, "PHOTOS"),

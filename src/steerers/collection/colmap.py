@@ -7,7 +7,7 @@ overwritten: what is missing in it is added, and one that holds something else i
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from steerers._choices import Cameras
 from steerers._console import Progress
 from steerers._files import writing
-from steerers.collection.store import Collection, Photograph
+from steerers.collection.store import Photograph
 from steerers.collection.two_view import TwoView
 from steerers.collection.verification import Verdict, Verified
 
@@ -76,10 +76,9 @@ def write_database(
         OSError: naming the file, if the disk is full.
     """
     pycolmap = import_pycolmap()
-    collection, photographs = verified.collection, verified.collection.photographs()
     path.parent.mkdir(parents=True, exist_ok=True)
     with open_database(path) as database:
-        ids = _write_photographs(pycolmap, database, collection, photographs, cameras, path)
+        ids = _write_photographs(pycolmap, database, verified, cameras, path)
         _write_pairs(pycolmap, database, verified, ids, set(verified.chosen(keep_contradicted)))
         return Written(
             database.num_images(),
@@ -133,14 +132,10 @@ def check_room(folder: Path, path: Path) -> None:
 
 
 def _write_photographs(
-    pycolmap: Any,
-    database: Any,
-    collection: Collection,
-    photographs: Sequence[Photograph],
-    cameras: Cameras,
-    path: Path,
+    pycolmap: Any, database: Any, verified: Verified, cameras: Cameras, path: Path
 ) -> dict[str, int]:
     """The identifiers of the photographs, by name."""
+    collection, photographs = verified.collection, verified.collection.photographs()
     there = {image.name: image for image in database.read_all_images()}
     strangers = sorted(there.keys() - {photograph.name for photograph in photographs})
     if strangers:
@@ -158,7 +153,7 @@ def _write_photographs(
                         camera = _camera_id(pycolmap, database, photograph, cameras, shared)
                         image = pycolmap.Image(name=photograph.name, camera_id=camera)
                         ids[photograph.name] = database.write_image(image)
-                    _write_keypoints(database, ids[photograph.name], collection, photograph.name, path)
+                    _write_keypoints(database, ids[photograph.name], verified, photograph.name, path)
                     progress.advance()
     return ids
 
@@ -197,8 +192,8 @@ def _camera_id(pycolmap: Any, database: Any, photograph: Photograph, cameras: Ca
     return shared[key]
 
 
-def _write_keypoints(database: Any, image_id: int, collection: Collection, name: str, path: Path) -> None:
-    keypoints = to_colmap(collection.keypoints(name))
+def _write_keypoints(database: Any, image_id: int, verified: Verified, name: str, path: Path) -> None:
+    keypoints = to_colmap(verified.keypoints(name))
     if not database.exists_keypoints(image_id):
         database.write_keypoints(image_id, keypoints)
         return
@@ -207,8 +202,8 @@ def _write_keypoints(database: Any, image_id: int, collection: Collection, name:
         if np.array_equal(there, keypoints):
             return
     raise ValueError(
-        f"{path} has other keypoints of {name!r} than {collection.folder}: it is of another model or other options; "
-        "name another file"
+        f"{path} has other keypoints of {name!r} than {verified.collection.folder}: it is of another model or other "
+        "options; name another file"
     )
 
 

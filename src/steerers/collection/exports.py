@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from steerers._console import Progress
 from steerers._files import atomic_write, write_text
 from steerers.adapters.hloc import MAX_KEYPOINTS as HLOC_MOST_KEYPOINTS
-from steerers.collection.store import Collection, Pair, Photograph
+from steerers.collection.store import Pair, Photograph
 from steerers.collection.verification import Verified
 
 KEYPOINT_SIZE = 1.0
@@ -39,7 +39,7 @@ def write_hloc(verified: Verified, folder: Path, *, keep_contradicted: bool = Fa
     _check_hloc_names(verified.names, pairs)
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "features.h5", folder / "matches.h5", folder / "pairs.txt"]
-    _write_hloc_features(verified.collection, files[0])
+    _write_hloc_features(verified, files[0])
     _write_hloc_matches(verified, pairs, files[1])
     write_text(files[2], "".join(f"{first} {second}\n" for first, second in pairs))
     return files
@@ -61,19 +61,19 @@ def hloc_pair(first: str, second: str) -> str:
     return f"{first.replace('/', '-')}/{second.replace('/', '-')}"
 
 
-def _write_hloc_features(collection: Collection, path: Path) -> None:
+def _write_hloc_features(verified: Verified, path: Path) -> None:
     import h5py
 
-    photographs = collection.photographs()
+    photographs = verified.collection.photographs()
     with (
         atomic_write(path) as temporary,
         h5py.File(temporary, "w") as file,
         Progress("writing features", len(photographs), "photograph") as progress,
     ):
         for photograph in photographs:
-            features = collection.features(photograph.name)
+            features = verified.collection.features(photograph.name)
             group = file.create_group(photograph.name)
-            keypoints = group.create_dataset("keypoints", data=features.keypoints.numpy())
+            keypoints = group.create_dataset("keypoints", data=verified.keypoints(photograph.name))
             keypoints.attrs["uncertainty"] = 1.0
             group.create_dataset("descriptors", data=features.descriptions.numpy().T)  # (D, N)
             group.create_dataset("scores", data=features.scores.numpy())
@@ -117,14 +117,13 @@ def write_opensfm(verified: Verified, folder: Path, *, keep_contradicted: bool =
     Its next steps are ``extract_metadata``, ``create_tracks`` and ``reconstruct``; detection and matching are done.
     The photographs must be in ``folder/images`` under their names.
     """
-    collection = verified.collection
-    photographs = collection.photographs()
+    photographs = verified.collection.photographs()
     partners: dict[str, list[str]] = defaultdict(list)
     for first, second in verified.chosen(keep_contradicted):
         partners[first].append(second)
     with Progress("writing features and matches", len(photographs), "photograph") as progress:
         for photograph in photographs:
-            _write_opensfm_features(collection, photograph, folder / "features" / f"{photograph.name}.features.npz")
+            _write_opensfm_features(verified, photograph, folder / "features" / f"{photograph.name}.features.npz")
             name = photograph.name
             matches = {other: inlier_matches(verified, (name, other))[0] for other in partners[name]}
             _write_opensfm_matches(matches, folder / "matches" / f"{name}_matches.pkl.gz")
@@ -140,13 +139,13 @@ def to_opensfm(keypoints: NDArray[Any], size: tuple[int, int]) -> NDArray[np.flo
     return np.column_stack([places, rest]).astype(np.float32)
 
 
-def _write_opensfm_features(collection: Collection, photograph: Photograph, path: Path) -> None:
-    features = collection.features(photograph.name)
+def _write_opensfm_features(verified: Verified, photograph: Photograph, path: Path) -> None:
+    features = verified.collection.features(photograph.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         np.savez_compressed(
             temporary,
-            points=to_opensfm(features.keypoints.numpy(), photograph.size),
+            points=to_opensfm(verified.keypoints(photograph.name), photograph.size),
             descriptors=features.descriptions.float().numpy(),
             colors=np.full((len(features), 3), 128, np.uint8),
             OPENSFM_FEATURES_VERSION=1,

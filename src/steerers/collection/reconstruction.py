@@ -14,6 +14,7 @@ import numpy as np
 from steerers._choices import DEFAULT_MODEL, Cameras
 from steerers._console import tell
 from steerers._files import StrPath, write_text
+from steerers.collection.adjustment import adjust
 from steerers.collection.colmap import import_pycolmap, write_database
 from steerers.collection.extraction import check_failures, extract
 from steerers.collection.georeference import Position
@@ -25,6 +26,7 @@ from steerers.collection.store import PAIRS, Collection, Photograph
 from steerers.collection.summary import Model, sentences, summarise
 from steerers.collection.two_view import VerificationOptions
 from steerers.collection.verification import Verified, verify, view_of
+from steerers.refinement import RefineOptions
 
 if TYPE_CHECKING:
     import torch
@@ -33,8 +35,9 @@ FEW = 100
 """Up to so many photographs, all pairs are matched by default."""
 CHOSEN = "pairs.sha256"
 """Beside ``pairs.txt``, if it was chosen by default and may be chosen again."""
-DATABASE, SPARSE, POINTS, GEOJSON, ORIGIN, REPORT, NUMBERS = (
-    "colmap/database.db", "sparse", "points.ply", "cameras.geojson", "origin.json", "report.html", "report.json",
+DATABASE, REFINED, SPARSE, POINTS, GEOJSON, ORIGIN, REPORT, NUMBERS = (
+    "colmap/database.db", "colmap/refined.db", "sparse", "points.ply", "cameras.geojson", "origin.json", "report.html",
+    "report.json",
 )  # fmt: skip
 """What a reconstruction writes into the folder of its collection."""
 
@@ -47,6 +50,8 @@ class ReconstructionOptions:
         cameras: which photographs share the parameters of a camera, see :data:`steerers._choices.Cameras`.
         keep_contradicted: also use pairs whose rotations contradict their triangles.
         gps: bring models to metres by GPS where photographs have positions.
+        refinement: move keypoints to their exact places first, see :mod:`steerers.collection.adjustment`; ``None``
+            leaves them where they were detected.
     """
 
     verification: VerificationOptions = field(default_factory=VerificationOptions)
@@ -54,6 +59,7 @@ class ReconstructionOptions:
     cameras: Cameras = "auto"
     keep_contradicted: bool = False
     gps: bool = True
+    refinement: RefineOptions | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +114,9 @@ def reconstruct(
     collection = Collection.create(out, photos, model, weights=weights, **extraction)
     extract(collection, device=device, weights=weights, retry=retry)
     check_failures(collection.failures(), strict or not collection.status()["photographs"].done)
-    _choose(collection, choice, device, weights)
+    choose_unless_chosen(collection, choice, device, weights)
     match_pairs(collection, device=device, weights=weights, **(matching or {}))
-    return reconstruct_matched(collection, options)
+    return reconstruct_matched(collection, options, device=device)
 
 
 def default_choice(photographs: Sequence[Photograph]) -> Choice:
@@ -121,7 +127,7 @@ def default_choice(photographs: Sequence[Photograph]) -> Choice:
     return Choice(similar=20, sequential=5, gps=20 if placed > 1 else None)
 
 
-def _choose(
+def choose_unless_chosen(
     collection: Collection, choice: Choice | None, device: str | torch.device, weights: Sequence[StrPath]
 ) -> None:
     """Choose pairs, unless there are some that were not chosen here by default."""
@@ -141,8 +147,36 @@ def _checksum(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def reconstruct_matched(collection: Collection, options: ReconstructionOptions | None = None) -> Result:
-    """Verify the matched pairs of a collection, map them with COLMAP, and report.
+def verify_refined(
+    collection: Collection,
+    verification: VerificationOptions | None = None,
+    refinement: RefineOptions | None = None,
+    *,
+    keep_contradicted: bool = False,
+    device: str | torch.device = "cpu",
+) -> Verified:
+    """Verify pairs, bring keypoints to their exact places by what is verified, and verify again with them."""
+    verified = verify(collection, verification)
+    adjusted = adjust(verified, refinement, keep_contradicted=keep_contradicted, device=device)
+    verified.close()
+    return verify(collection, verification, adjusted=adjusted)
+
+
+def _remove_stale(database: Path, verified: Verified) -> None:
+    """Remove a database of keypoints that were refined in another way: it is ours alone, and could not be added to."""
+    made = database.with_suffix(".json")
+    about = json.dumps(verified.about, sort_keys=True)
+    if not made.is_file() or made.read_text("utf-8") != about:
+        for path in database.parent.glob(f"{database.name}*"):
+            path.unlink()
+        database.parent.mkdir(parents=True, exist_ok=True)
+        write_text(made, about)
+
+
+def reconstruct_matched(
+    collection: Collection, options: ReconstructionOptions | None = None, *, device: str | torch.device = "cpu"
+) -> Result:
+    """Verify the matched pairs of a collection, refine their keypoints if asked to, map them with COLMAP, and report.
 
     Writes the database, ``sparse/0`` and so on for every model, ``points.ply`` of the largest, with GPS
     ``cameras.geojson`` and ``origin.json``, and ``report.html`` with its numbers in ``report.json``. Each step begins
@@ -156,10 +190,15 @@ def reconstruct_matched(collection: Collection, options: ReconstructionOptions |
     options = options or ReconstructionOptions()
     import_pycolmap()
     folder = collection.folder
-    verified = verify(collection, options.verification)
+    keep, refinement = options.keep_contradicted, options.refinement
+    if refinement is None:
+        verified, database = verify(collection, options.verification), folder / DATABASE
+    else:
+        verified = verify_refined(collection, options.verification, refinement, keep_contradicted=keep, device=device)
+        database = folder / REFINED
+        _remove_stale(database, verified)
     _tell_pairs(verified)
-    database = folder / DATABASE
-    write_database(verified, database, cameras=options.cameras, keep_contradicted=options.keep_contradicted)
+    write_database(verified, database, cameras=options.cameras, keep_contradicted=keep)
     placed = map_database(
         database,
         collection.photos,
@@ -225,4 +264,5 @@ def _settings(collection: Collection, options: ReconstructionOptions) -> dict[st
         **{f"mapping {name}": value for name, value in asdict(options.mapping).items()},
         "cameras": options.cameras,
         "keep contradicted": options.keep_contradicted,
+        "refined": options.refinement is not None,
     }

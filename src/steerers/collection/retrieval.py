@@ -4,7 +4,8 @@ A steerer says how a rotation acts on descriptions, so it also says what it leav
 (:meth:`steerers.steering.irreps.Irreps.invariants`). Of that a VLAD is made: descriptions are dealt to the nearest of a
 few words, and what they differ from their word by is added up. Words, and the main axes that the invariants are reduced
 to, are learnt from the collection itself, from some descriptions of some of its photographs; nothing is trained.
-Vectors are compared by their cosines, all with all, block by block.
+Vectors are compared by their cosines, all with all, block by block; of very many photographs FAISS makes a short list
+for each first, if it is there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +34,13 @@ SAMPLE = 256
 """Photographs from which words are learnt; and so many descriptions of each."""
 _ROUNDS = 15  # of k-means
 _ROWS, _COLUMNS = 1024, 16384  # photographs that are compared at once
+EXACT = 100_000
+"""Photographs up to which all are compared with all."""
+_LISTED, _PROBES = (
+    8,
+    32,
+)  # candidates for each photograph that is asked for, and cells of FAISS's index in which to look
+_LIST_ROWS = 64  # photographs that are compared with their candidates at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,11 +162,50 @@ class Similarities:
             beyond: only such as are more than so many places away in the order of the names.
         """
         pairs = []
-        for start in range(0, len(self.names), _ROWS):
-            _, indices = self._best(start, count, beyond)
+        for start, indices in self._found(count, beyond):
             for row, others in enumerate(indices.tolist()):
                 pairs += [(self.names[start + row], self.names[other]) for other in others if other >= 0]
         return pairs
+
+    def _found(self, count: int, beyond: int | None) -> Iterator[tuple[int, Tensor]]:
+        """Blocks of photographs: where each begins, and (B, K) the most similar others."""
+        index = self._index() if len(self.names) > EXACT else None
+        if index is None:
+            return ((start, self._best(start, count, beyond)[1]) for start in range(0, len(self.names), _ROWS))
+        starts = range(0, len(self.names), _LIST_ROWS)
+        return ((start, self._best_listed(index, start, count, beyond)) for start in starts)
+
+    def _index(self) -> Any:
+        """FAISS's index of the vectors, in cells around as many means and in one byte a number; ``None`` without it."""
+        try:
+            import faiss
+        except ImportError:
+            tell(f"{len(self.names):,} photographs are compared all with all; faster with steerers[faiss]")
+            return None
+        cells = max(1, min(round(4 * len(self.names) ** 0.5), len(self.names) // 40))
+        axes = min(256, self.vectors.shape[1])
+        index = faiss.index_factory(self.vectors.shape[1], f"PCA{axes},IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
+        step = max(1, len(self.names) // (64 * cells))
+        index.train(self.vectors[::step].float().cpu().numpy())
+        for part in progress(self.vectors.split(_COLUMNS), "indexing photographs"):
+            index.add(part.float().cpu().numpy())
+        faiss.extract_index_ivf(index).nprobe = _PROBES
+        return index
+
+    def _best_listed(self, index: Any, start: int, count: int, beyond: int | None) -> Tensor:
+        """(B, K) the most similar of those that the index lists for a block of photographs; -1 where there are no
+        more."""
+        rows = self.vectors[start : start + _LIST_ROWS].float()
+        asked = _LISTED * count + 2 * (beyond or 0) + 1
+        _, listed = index.search(rows.cpu().numpy(), min(asked, len(self.names)))
+        others = torch.from_numpy(listed).to(rows.device)  # (B, L), -1 where there are fewer
+        vectors = self.vectors[others.clamp(min=0)].float()  # (B, L, V)
+        cosines = (vectors @ rows[..., None])[..., 0]
+        own = torch.arange(start, start + len(rows), device=rows.device)[:, None]
+        blank = (rows == 0).all(dim=1)[:, None] | (vectors == 0).all(dim=2)
+        cosines.masked_fill_((others < 0) | blank | ((others - own).abs() <= (beyond or 0)), -torch.inf)
+        best, order = cosines.topk(min(count, cosines.shape[1]), dim=1)
+        return others.gather(1, order).masked_fill(best == -torch.inf, -1)
 
     def _best(self, start: int, count: int, beyond: int | None) -> tuple[Tensor, Tensor]:
         """The largest cosines of a block of photographs, and (B, K) whose they are; -1 where there are no more."""

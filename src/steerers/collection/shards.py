@@ -81,6 +81,38 @@ class Shards:
         there = [shard if number in kept else next(new, []) for number, shard in enumerate(self.plan())]
         self.set_plan([*there, *new])
 
+    def extend(
+        self, items: Sequence[Key], size: int, about: Mapping[str, Any], check: Callable[[Table], Any]
+    ) -> list[list[Key]]:
+        """Plan shards for some items, and for nothing else: those that are there stay if they were made in the same way
+        and all of what they hold is still asked for; the others are removed, and the rest is divided anew.
+
+        Args:
+            about: how shards are made, see :meth:`write`.
+            check: what raises a ValueError where one is damaged.
+        """
+        asked = set(items)
+        kept = {number for number, shard in enumerate(self.plan()) if self._stays(number, shard, asked, about, check)}
+        for number in range(len(self.plan())):
+            if number not in kept:
+                self._close(number)
+                self.path(number).unlink(missing_ok=True)
+        known = {key for number in kept for key in self.plan()[number]}
+        self.divide([key for key in items if key not in known], size, kept)
+        return self.plan()
+
+    def _stays(
+        self, number: int, shard: list[Key], asked: set[Key], about: Mapping[str, Any], check: Callable[[Table], Any]
+    ) -> bool:
+        if not self.done(number) or not asked.issuperset(shard):
+            return False
+        try:
+            table = self.table(number)
+            check(table)
+        except ValueError:
+            return False
+        return bool(table.about == about)
+
     def shard_of(self, key: Key) -> int | None:
         """The shard in which the plan has an item."""
         if self._where is None:

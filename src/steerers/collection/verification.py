@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,27 @@ from steerers.collection.two_view import KINDS, TwoView, VerificationOptions, Vi
 
 AT_ONCE = 16
 """Pairs that are spread over the threads together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Adjusted:
+    """Keypoints that were moved to their exact places; :func:`steerers.collection.adjustment.adjust` makes it.
+
+    Attributes:
+        keypoints: (N, 2) of each photograph, by its name.
+        registered: (K,) which matches of a pair were registered; ``None`` of a pair that was not tried.
+        about: how it was made.
+    """
+
+    keypoints: Mapping[str, NDArray[np.float32]]
+    registered: Callable[[Pair], NDArray[np.bool_] | None]
+    about: dict[str, Any]
+
+    def usable(self, pair: Pair, count: int, least: int) -> NDArray[np.bool_]:
+        """(count,) which matches of a pair are used: where enough were registered, those alone. What was not is often
+        not one thing, and lies on its epipolar line by chance. Where few were, as by day and by night, all of them."""
+        found = self.registered(pair)
+        return np.ones(count, dtype=bool) if found is None or found.sum() < least else found
 
 
 @dataclass(frozen=True)
@@ -39,12 +60,19 @@ class Verified:
 
     Attributes:
         collection: theirs.
+        about: how they were verified.
         verdicts: on all of them, in the order of their names.
     """
 
-    def __init__(self, collection: Collection, shards: Shards) -> None:
-        self.collection, self._shards = collection, shards
+    def __init__(
+        self, collection: Collection, shards: Shards, about: dict[str, Any], adjusted: Adjusted | None = None
+    ) -> None:
+        self.collection, self._shards, self.about, self._adjusted = collection, shards, about, adjusted
         self.verdicts = sorted(self._read(), key=lambda verdict: verdict.pair)
+
+    def keypoints(self, name: str) -> NDArray[np.float32]:
+        """(N, 2) keypoints of a photograph: the collection's, or where refinement has moved them."""
+        return keypoints_of(self.collection, self._adjusted, name)
 
     def _read(self) -> Iterator[Verdict]:
         for number in range(len(self._shards.plan())):
@@ -113,18 +141,24 @@ class Verified:
         self._shards.close()
 
 
-def verify(collection: Collection, options: VerificationOptions | None = None) -> Verified:
+def verify(
+    collection: Collection, options: VerificationOptions | None = None, *, adjusted: Adjusted | None = None
+) -> Verified:
     """Verify the matched pairs of a collection, on all threads; those that were before are not asked again.
 
     Pairs are those of ``pairs.txt``: one that was taken out there after it was matched does not count any more. What
     was verified by other options, or of other matches, is done anew. The same matches and options give the same files.
+
+    Args:
+        adjusted: keypoints in their exact places, instead of those of the collection.
     """
     options = options or VerificationOptions()
-    shards = _shards(collection)
     about = {"verification": asdict(options), "matching": collection.manifest.matching}
-    _remove_others(shards, about)
+    shards = _shards(collection, "verified" if adjusted is None else "verified-refined")
+    if adjusted is not None:
+        about["adjusted"] = adjusted.about
     asked = set(collection.pairs())
-    plan = _extend(shards, [pair for pair in collection.matched() if pair in asked])
+    plan = shards.extend([pair for pair in collection.matched() if pair in asked], PAIRS_A_SHARD, about, _verdicts)
     left = [number for number in range(len(plan)) if not shards.done(number)]
     photographs = {photograph.name: photograph for photograph in collection.photographs()}
     total, done = sum(map(len, plan)), sum(len(shard) for n, shard in enumerate(plan) if n not in left)
@@ -132,15 +166,15 @@ def verify(collection: Collection, options: VerificationOptions | None = None) -
         for number in left:
             with shards.write(number, about) as table:
                 for some in cut(plan[number], AT_ONCE):
-                    found = spread(lambda pair: _verify(collection, photographs, _pair(pair), options), some)
+                    found = spread(lambda pair: _verify(collection, adjusted, photographs, _pair(pair), options), some)
                     for pair, two_view in zip(some, found, strict=True):
                         table.append(*_to_row(_pair(pair), two_view))
                         progress.advance()
-    return Verified(collection, shards)
+    return Verified(collection, shards, about, adjusted)
 
 
-def _shards(collection: Collection) -> Shards:
-    folder = collection.folder / "verified"
+def _shards(collection: Collection, name: str) -> Shards:
+    folder = collection.folder / name
     return Shards(
         folder, "two-view geometries", folder / "plan.txt", 2, lambda row: (str(row["name0"]), str(row["name1"]))
     )
@@ -171,44 +205,34 @@ def _verdicts(table: Table) -> list[Verdict]:
     return found
 
 
-def _remove_others(shards: Shards, about: dict[str, Any]) -> None:
-    """Remove what was made in another way, or is damaged: it is made again."""
-    for number in range(len(shards.plan())):
-        if shards.done(number):
-            try:
-                same = shards.table(number).about == about
-                _verdicts(shards.table(number))
-            except ValueError:
-                same = False
-            if not same:
-                shards.close()
-                shards.path(number).unlink()
-
-
-def _extend(shards: Shards, matched: Sequence[Pair]) -> list[list[Pair]]:
-    """The plan: shards that are there stay if all of their pairs are still matched, and the rest is divided."""
-    plan, asked = shards.plan(), set(matched)
-    kept = {n for n, shard in enumerate(plan) if shards.done(n) and asked.issuperset(_pair(key) for key in shard)}
-    known = {_pair(key) for number in kept for key in plan[number]}
-    for number in range(len(plan)):
-        if number not in kept and shards.done(number):
-            shards.path(number).unlink()
-    shards.divide([pair for pair in matched if pair not in known], PAIRS_A_SHARD, kept)
-    return [[_pair(key) for key in shard] for shard in shards.plan()]
-
-
 def _pair(key: Sequence[str]) -> Pair:
     first, second = key
     return first, second
 
 
+def keypoints_of(collection: Collection, adjusted: Adjusted | None, name: str) -> NDArray[np.float32]:
+    """(N, 2) keypoints of a photograph."""
+    return collection.keypoints(name) if adjusted is None else adjusted.keypoints[name]
+
+
 def _verify(
-    collection: Collection, photographs: dict[str, Photograph], pair: Pair, options: VerificationOptions
+    collection: Collection,
+    adjusted: Adjusted | None,
+    photographs: dict[str, Photograph],
+    pair: Pair,
+    options: VerificationOptions,
 ) -> TwoView:
     matches = collection.matches(*pair)
-    points = [collection.keypoints(name)[matches.indices[:, k]] for k, name in enumerate(pair)]
+    used = np.ones(len(matches), dtype=bool)
+    if adjusted is not None:
+        used = adjusted.usable(pair, len(matches), options.min_inliers)
+    points = [keypoints_of(collection, adjusted, name)[matches.indices[used, k]] for k, name in enumerate(pair)]
     views = view_of(collection, photographs[pair[0]]), view_of(collection, photographs[pair[1]])
-    return verify_pair(points[0], points[1], views, options, matches.angle, matches.angles)
+    angles = None if matches.angles is None else matches.angles[used]
+    found = verify_pair(points[0], points[1], views, options, matches.angle, angles)
+    inliers = np.zeros(len(matches), dtype=bool)
+    inliers[used] = found.inliers
+    return replace(found, inliers=inliers)
 
 
 def view_of(collection: Collection, photograph: Photograph) -> View:

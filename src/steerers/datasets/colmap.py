@@ -42,13 +42,21 @@ from steerers.datasets.reconstruction import (
     MAX_ANGLE,
     MIN_SHARED,
     TRACKS,
+    Covisible,
     aspect_problem,
     depth_path,
     open_scenes,
     read_colmap_depth,
     scene_folders,
 )
-from steerers.datasets.views import Views, draw_homographies, draw_whole, relight, render_views, rotations_about_middle
+from steerers.datasets.views import (
+    Views,
+    draw_homographies,
+    draw_whole,
+    relight_views,
+    render_views,
+    rotations_about_middle,
+)
 from steerers.geometry import Size, scaling, transform_points
 from steerers.images.decode import header_size
 from steerers.images.load import load_image, to_uint8
@@ -112,7 +120,8 @@ class Colmap:
     Attributes:
         root: as given.
         weights: (P,): a scene of n pairs counts as n^0.25, as in the sampling of MegaDepth. Within it, the weight of a
-            pair falls with the square root of the number of pairs that each of its images is in.
+            pair falls with the square root of the number of pairs that each of its images is in, and rises with the
+            angle between its cameras and with its change of scale, up to seven times that of two equal photographs.
         dense: whether every photograph of the pairs has a depth map. It is decided once, so that all batches of the
             source, in all processes, are of one kind.
 
@@ -150,7 +159,7 @@ class Colmap:
                 f"{root}: no two photographs share {MIN_SHARED} tracks at an angle of 0 to {MAX_ANGLE:g} degrees that "
                 "one rotation explains; reconstruct with more features, or from more photographs"
             )
-        self.weights = torch.from_numpy(np.concatenate([_weigh(table.images) for table in self.pairs]))
+        self.weights = torch.from_numpy(np.concatenate([_weigh(table) for table in self.pairs]))
         self._find_files(max_size, cache)
 
     def _find_files(self, max_size: int, cache: Path | None) -> None:
@@ -256,7 +265,7 @@ class Colmap:
             photos = [own.photo.to(device, non_blocking=True) for own in side]
             images, masks, from_photos = render_views(photos, maps, rotations, self.views.size, own_seeds)
             seen = points_in_views([own.observed for own in side], from_photos, device)
-            views.append((relight(images, self.views.photometric, own_seeds), masks, from_photos, seen))
+            views.append((relight_views(images, self.views, own_seeds), masks, from_photos, seen))
         (images0, masks0, from0, seen0), (images1, masks1, from1, seen1) = views
         linear = torch.stack([pair.linear for pair in pairs]).to(device)
         scene = _scene_warp(sides, linear, device)
@@ -275,11 +284,12 @@ def _scene_warp(sides: Sequence[Sequence[_Side]], linear: Tensor, device: torch.
     return TrackWarp(points0, points1, linear, RADIUS, DepthWarp(first, second, device=device) if dense else None)
 
 
-def _weigh(images: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(P,) weights of the (P, 2) pairs of a scene; see :class:`Colmap`."""
-    degree = np.bincount(images.ravel()).astype(np.float64)
-    weights = 1 / np.sqrt(degree[images].prod(axis=1))
-    return np.asarray(weights * (len(images) ** 0.25 / max(weights.sum(), 1e-12)))
+def _weigh(table: Covisible) -> NDArray[np.float64]:
+    """(P,) weights of the pairs of a scene; see :class:`Colmap`."""
+    degree = np.bincount(table.images.ravel()).astype(np.float64)
+    hard = (table.angles / 30 + np.abs(np.log2(np.abs(table.similarity)))).clip(0, 1.8)
+    weights = (0.3 + hard) / np.sqrt(degree[table.images].prod(axis=1))
+    return np.asarray(weights * (len(table) ** 0.25 / max(weights.sum(), 1e-12)))
 
 
 def _pair_of(size: NDArray[np.int64]) -> Size:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from steerers.datasets.pairs import PairBatch, ViewWarp, check_options, mix, uniforms
 from steerers.datasets.photos import PhotoStore, held_out
-from steerers.datasets.views import Views, draw_homographies, is_range, relight, render_views
+from steerers.datasets.views import Views, draw_homographies, is_range, relight_views, render_views
 from steerers.geometry import Size
 
 _FOCUS, _LAID = 5, 6  # streams of a seed
@@ -83,7 +83,7 @@ def two_views(
         own = [mix(seed, side) for seed in seeds]
         maps = draw_homographies(sizes, views, own, focus)
         images, masks, from_photos = render_views(photos, maps, rotations, views.size, own, sizes)
-        rendered.append((relight(images, views.photometric, own), masks, from_photos))
+        rendered.append((relight_views(images, views, own), masks, from_photos))
     (images0, masks0, from0), (images1, masks1, from1) = rendered
     warp = ViewWarp(from0, from1, masks0, masks1)
     return PairBatch(images0, images1, masks0, masks1, warp, rotations0.to(device), rotations1.to(device))

@@ -36,7 +36,7 @@ from steerers.datasets.scene_info import (
     scenes_of,
     weigh_pairs,
 )
-from steerers.datasets.views import Views, draw_whole, relight, render_views
+from steerers.datasets.views import Views, draw_whole, relight_views, render_views
 from steerers.geometry import scaling, transform_points
 from steerers.images.load import load_image, to_uint8
 
@@ -173,7 +173,7 @@ class MegaDepth:
         photos = [photograph.image.to(device, non_blocking=True) for photograph in photographs]
         strength, size = self.views.photometric, self.views.size
         images, masks, from_photos = render_views(photos, shown, rotations, size, seeds if strength else None)
-        return relight(images, strength, seeds), masks, from_photos
+        return relight_views(images, self.views, seeds), masks, from_photos
 
 
 def _detections(photographs: Sequence[Photograph]) -> list[Tensor]:

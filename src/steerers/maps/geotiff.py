@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,8 @@ def write_geotiff(
         for top in range(0, height, TILE)
         for left in range(0, width, TILE)
     ]
-    with atomic_write(path) as temporary:
+    with atomic_write(path) as temporary, warnings.catch_warnings():
+        warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
         with rasterio.open(temporary, "w", driver="GTiff", **profile, **_placement(place, size)) as dataset:
             if alpha:
                 kinds = [*dataset.colorinterp][:-1]

@@ -36,6 +36,7 @@ class Raster:
         size: (width, height).
         count: how many bands it has, ``dtype`` of what type, and ``bands`` which of them, from 1, are shown as colours.
         georeference: where it lies, or ``None``.
+        nodata: the value of pixels without data, or ``None``; ``has_alpha`` if the last band says where there are some.
     """
 
     def __init__(self, path: Path, dataset: Any, georeference: Georeference | None, bands: Sequence[int]) -> None:
@@ -43,6 +44,8 @@ class Raster:
         self.size: Size = (dataset.width, dataset.height)
         self.count, self.dtype = int(dataset.count), np.dtype(dataset.dtypes[0])
         self.bands = tuple(bands)
+        self.nodata: float | None = dataset.nodata
+        self.has_alpha = dataset.colorinterp[-1].name == "alpha"
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +93,17 @@ class Raster:
         """(C, H, W) all bands of a window of whole pixels inside the image, as they are stored."""
         with self._errors():
             return np.asarray(self.dataset.read(window=rasterio_window(window)))
+
+    def read_stored(self, window: Window, size: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """(H, W, C) all bands of a window of whole pixels inside the image, as they are stored, at a (width, height),
+        averaged where that is smaller; and (H, W) where there are data."""
+        resampling, shape = import_rasterio().enums.Resampling, (size[1], size[0])
+        how = resampling.nearest if (window[2] - window[0], window[3] - window[1]) == size else resampling.average
+        told: dict[str, Any] = {"window": rasterio_window(window), "resampling": how}
+        with self._errors():
+            values = self.dataset.read(out_shape=(self.count, *shape), **told)
+            there = self.dataset.dataset_mask(out_shape=shape, window=told["window"]) > 0
+        return np.moveaxis(values, 0, 2), there & np.isfinite(values).all(axis=0)
 
     def _read_inside(self, columns: _Cells, rows: _Cells) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         rasterio = import_rasterio()

@@ -46,18 +46,23 @@ class CompactConfig:
         blocks: residual blocks at strides 2, 4, ...
         dim: length of a description.
         hidden: width of the perceptron that makes it.
+        context: residual blocks at twice the coarsest stride, whose result is added to the coarsest features, so that
+            these see twice as far; 0 is none.
     """
 
     channels: tuple[int, ...] = (16, 32, 64, 128, 192)
     blocks: tuple[int, ...] = (1, 2, 2, 2)
     dim: int = 256
     hidden: int = 512
+    context: int = 0
 
     def __post_init__(self) -> None:
         if len(self.channels) != len(self.blocks) + 1 or not self.blocks:
             raise ValueError(f"there must be one more of channels than of blocks, got {self.channels}, {self.blocks}")
         if min(*self.channels, *self.blocks, self.dim, self.hidden) < 1:
             raise ValueError(f"channels, blocks, dim and hidden must be positive, got {self}")
+        if self.context < 0:
+            raise ValueError(f"context must not be negative, got {self.context}")
         if self._num_weights() > MAX_WEIGHTS:
             raise ValueError(f"a compact network has at most {MAX_WEIGHTS:,} weights, but this is more: {self}")
 
@@ -65,15 +70,16 @@ class CompactConfig:
         """Roughly: of the convolutions and of the perceptron."""
         coarse = zip(self.channels, self.channels[1:], self.blocks, strict=False)
         trunk = sum(9 * own * (fine + 2 * count * own) for fine, own, count in coarse)
-        return trunk + self.hidden * (sum(self.channels) + self.dim)
+        context = 18 * self.context * self.channels[-1] ** 2
+        return trunk + context + self.hidden * (sum(self.channels) + self.dim)
 
     @property
     def stride(self) -> int:
-        """Of the coarsest features."""
-        return int(2 ** (len(self.channels) - 1))
+        """What the sides of images must be multiples of: the coarsest stride."""
+        return int(2 ** (len(self.channels) - 1)) * (2 if self.context else 1)
 
 
-SAMPLING = KeypointSampling(coverage=False, nms_size=5, subpixel=True, border=4)
+SAMPLING = KeypointSampling(coverage=False, nms_size=5, subpixel="peak", border=4)
 MEAN, DEVIATION = 0.45, 0.25  # of the channels of photographs, roughly
 CELL = 8  # pixels
 FLATTEST = (2 - 1 / 6) / 255  # two levels of 8 bits, less half of what their mean over channels is a multiple of
@@ -90,13 +96,14 @@ class FeatureMaps(NamedTuple):
 class Trunk(nn.Module):
     """All that is computed for every pixel; images of a multiple of the coarsest stride."""
 
-    def __init__(self, channels: tuple[int, ...], blocks: tuple[int, ...]) -> None:
+    def __init__(self, channels: tuple[int, ...], blocks: tuple[int, ...], context: int = 0) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, channels[0], 3, padding=1)
         self.stages = nn.ModuleList(
             nn.Sequential(_halving(fine, coarse), *(Residual(coarse) for _ in range(count)))
             for fine, coarse, count in zip(channels, channels[1:], blocks, strict=False)
         )
+        self.context = Context(channels[-1], context) if context else None
         self.laterals = nn.ModuleList(nn.Conv2d(coarse, fine, 1, bias=False) for fine, coarse in pairwise(channels))
         self.refinements = nn.ModuleList(_conv(fine, fine) for fine in channels[:-1])
         self.head = nn.Sequential(
@@ -110,6 +117,8 @@ class Trunk(nn.Module):
         features = [self.stem((images - MEAN) / DEVIATION).relu_()]
         for stage in self.stages:
             features.append(stage(features[-1]))
+        if self.context is not None:
+            features[-1] = self.context(features[-1])
         for index in reversed(range(len(self.laterals))):
             coarse = self.laterals[index](features[index + 1])
             upsampled = F.interpolate(coarse, scale_factor=2.0, mode="bilinear", align_corners=False)
@@ -140,7 +149,7 @@ class Compact(TrunkExtractor, LogitDetector):
         super().__init__()
         self.config = config or CompactConfig()
         self.sampling, self.dim, channels = sampling, self.config.dim, self.config.channels
-        self.trunk = Trunk(channels, self.config.blocks)
+        self.trunk = Trunk(channels, self.config.blocks, self.config.context)
         self.describer = Describer(sum(channels[1:]), self.config.hidden, self.dim)
 
     def forward(self, images: Tensor) -> FeatureMaps:
@@ -237,6 +246,27 @@ class Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         added: Tensor = self.second(self.first(x)).add_(x)
         return added.relu_()
+
+
+class Context(nn.Module):
+    """What is seen around: features at half the size go through residual blocks and are added.
+
+    It begins as nothing, so that a network without it is where a network with it starts.
+    """
+
+    def __init__(self, channels: int, count: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Residual(channels) for _ in range(count))
+        self.last = nn.Conv2d(channels, channels, 1)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) of even sides."""
+        seen = F.avg_pool2d(x, 2)
+        for block in self.blocks:
+            seen = block(seen)
+        return x + F.interpolate(self.last(seen), scale_factor=2.0, mode="bilinear", align_corners=False)
 
 
 def _halving(inputs: int, outputs: int) -> nn.Sequential:

@@ -155,13 +155,18 @@ def _loaded(network: Network, path: Path, title: str) -> Network:
     return network
 
 
-def load_weights(network: nn.Module, path: Path, title: str) -> None:
+def load_weights(network: nn.Module, path: Path, title: str, begins: str = "") -> None:
     """Give a network the weights of a file: those alone, or among what a run of training left.
+
+    Args:
+        begins: of names that the file may lack, all together: a part that the network has got since.
 
     Raises:
         WeightsError: if the file cannot be read, or holds other names or shapes than the network.
     """
-    load_into(network, _own(load_state(path)), path, title)
+    state = _own(load_state(path))
+    added = {name for name in network.state_dict() if begins and name.startswith(begins)}
+    load_into(network, state, path, title, frozenset() if added & state.keys() else added)
 
 
 def _own(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -223,7 +228,8 @@ def compact(path: Path, scales: Sequence[float] = (1.0,)) -> Part[Extractor]:
 def _compact_config(metadata: Mapping[str, str]) -> CompactConfig:
     """The shape of the network that a run exported."""
     shape = json.loads(metadata["config"])["model"]["compact"]
-    return CompactConfig(tuple(shape["channels"]), tuple(shape["blocks"]), int(shape["dim"]), int(shape["hidden"]))
+    channels, blocks, context = tuple(shape["channels"]), tuple(shape["blocks"]), int(shape.get("context", 0))
+    return CompactConfig(channels, blocks, int(shape["dim"]), int(shape["hidden"]), context)
 
 
 # What training left ---------------------------------------------------------------------------------------------------

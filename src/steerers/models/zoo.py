@@ -41,8 +41,9 @@ logger = logging.getLogger(__name__)
 
 PRECISIONS: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _choices.PRECISIONS}
 SHIPPED = Path(__file__).parent / "data" / "steerers"
-COMPACT = Path(__file__).parent / "data" / "compact.safetensors"
+COMPACT, COMPACT_WIDE = (Path(__file__).parent / "data" / f"{name}.safetensors" for name in ("compact", "compact-wide"))
 COMPACT_SCALES = (1.0, 0.5)
+COMPACT_MIRROR = SHIPPED / "compact-mirror.safetensors"
 
 _C4, _SO2 = Group(4), Group(None)
 _OFFICIAL_SPREAD = "40x0 + 18x-1 + 18x-2 + 18x-3 + 18x-4 + 18x-5 + 18x-6"  # the other way than Steerer.spread
@@ -70,6 +71,8 @@ class Model:
     threshold: float = 0.01
     prototype: Tensor | None = None
     """Of ``prototype-procrustes``, (D,), where one was trained."""
+    mirror: Steerer | None = None
+    """What a reflection of the image does to descriptions, by half a turn of a steerer of C2, where it is known."""
 
     def __post_init__(self) -> None:
         if self.steerer is not None and self.steerer.dim != self.extractor.dim:
@@ -115,6 +118,8 @@ class Entry:
     """The model whose descriptions these are, if it is another one: its steerers fit here too."""
     prototype: Path | None = None
     """The file of a prototype that was trained for it."""
+    mirror: Path | None = None
+    """The file of what a reflection does to descriptions, which ``steerers fit --group mirror`` wrote."""
 
     @property
     def fitted_to(self) -> str:
@@ -144,7 +149,8 @@ class Entry:
         strategy = self.strategy or suitable_strategy(self.group)
         prototype = None if self.prototype is None else parts.trained_prototype(self.prototype)
         suits = (strategy, self.order, self.inverse_temperature, self.threshold)
-        return Model(self.name, extractor, steerer, *suits, prototype)
+        mirror = None if self.mirror is None else parts.shipped(self.mirror, "compact").build(weights)
+        return Model(self.name, extractor, steerer, *suits, prototype, mirror)
 
 
 def suitable_strategy(group: Group | None) -> str:
@@ -183,13 +189,14 @@ def make_zoo(shipped: Path = SHIPPED) -> dict[str, Entry]:
 
 
 def _compact() -> Iterator[Entry]:
-    steerer = parts.shipped(COMPACT, "compact")
-    for name, summary, scales in (
-        ("compact", "small network of this package, every angle", COMPACT_SCALES),
-        ("compact-single", "the same at one scale: faster, for views from like distances", (1.0,)),
+    for name, summary, file, scales in (
+        ("compact", "small network of this package, every angle", COMPACT, COMPACT_SCALES),
+        ("compact-single", "the same at one scale: faster, for views from like distances", COMPACT, (1.0,)),
+        ("compact-wide", "compact, trained further: negatives, false colour, night", COMPACT_WIDE, COMPACT_SCALES),
     ):
-        network = parts.compact(COMPACT, scales)  # the threshold was chosen on held-out photographs, see docs/models.md
-        yield Entry(name, summary, 256, _SO2, "MIT", network, steerer, order=16, threshold=0.05)
+        network = parts.compact(file, scales)  # the threshold was chosen on held-out photographs, see docs/models.md
+        entry = Entry(name, summary, 256, _SO2, "MIT", network, parts.shipped(file, name), order=16, threshold=0.05)
+        yield replace(entry, mirror=COMPACT_MIRROR if file == COMPACT else None)
 
 
 def _classical() -> Iterator[Entry]:
@@ -528,7 +535,8 @@ def _trained_descriptor(recipe: parts.Recipe) -> Entry:
         raise ValueError(f"{recipe.path}: it was trained for the descriptor in {file or 'no file'}, which is not there")
     steerer = None if recipe.group is None else Part(lambda _: Steerer.load(recipe.path).requires_grad_(False))
     suits = like if recipe.group == like.group else replace(like, strategy=None, order="default")
-    return replace(suits, dim=recipe.dim, group=recipe.group, descriptor=part, steerer=steerer, licence="your own")
+    suits = replace(suits, licence="your own", mirror=None)
+    return replace(suits, dim=recipe.dim, group=recipe.group, descriptor=part, steerer=steerer)
 
 
 def _trained_detector(recipe: parts.Recipe) -> Part[Detector] | None:

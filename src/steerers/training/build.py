@@ -135,9 +135,8 @@ def build_network(config: ModelConfig, precision: str = "float32", *, pretrained
         parts.load_vgg(network, fetch(parts.VGG19_BN))
     elif pretrained and config.weights:
         file = published(config.weights)
-        parts.load_weights(
-            network, Path(config.weights) if file is None else fetch(file), f"model.kind {config.kind!r}"
-        )
+        path = Path(config.weights) if file is None else fetch(file)
+        parts.load_weights(network, path, f"model.kind {config.kind!r}", begins="trunk.context.")
     return network
 
 

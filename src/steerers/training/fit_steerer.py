@@ -20,7 +20,7 @@ from torch import Tensor
 
 from steerers.datasets.pairs import ViewWarp, check_options, correspondences, generator_of, mix
 from steerers.datasets.photos import find_images
-from steerers.datasets.views import Views, draw_homographies, relight, render_views
+from steerers.datasets.views import Views, draw_homographies, relight_views, render_views
 from steerers.images.load import ImageError, ImageSource, load_image
 from steerers.models.base import Descriptor, Detector
 from steerers.steering.equivariance import Describer, describe_image
@@ -255,7 +255,7 @@ class _ExampleMaker:
         maps = draw_homographies([(int(photo.shape[2]), int(photo.shape[1]))] * 2, views, sides)  # (2, 3, 3)
         maps, rotations = maps.repeat_interleave(count, dim=0), rotations.repeat(2)  # (2 T, 3, 3) and (2 T,)
         images, masks, from_photos = render_views([photo] * len(rotations), maps, rotations, views.size)
-        images = relight(images, views.photometric, [mix(side, k) for side in sides for k in range(count)])
+        images = relight_views(images, views, [mix(side, k) for side in sides for k in range(count)])
         described = [self._describe(image, mask) for image, mask in zip(images, masks, strict=True)]
         examples = []
         for i, j in itertools.product(range(count), range(count, 2 * count)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 import torch
@@ -78,7 +79,8 @@ def test_one_a_cell_are_all(
 ) -> None:
     logits = 2 * randn(2, *size, seed=seed, dtype=torch.float32)
     masks = randn(2, *size, seed=seed + 1, dtype=torch.float32) > -0.5 if masked else None
-    options = KeypointSampling(coverage=False, nms_size=window, subpixel=seed % 2 == 0, border=border)
+    subpixel: tuple[bool | Literal["peak"], ...] = (True, False, "peak")
+    options = KeypointSampling(coverage=False, nms_size=window, subpixel=subpixel[seed % 3], border=border)
     expected_xy, expected_scores, real = choose_keypoints(logits, count, masks, options)
     xy, scores = choose_in_cells(logits, count, masks, options, factor=0.5)
     assert xy.shape[1] == min(count, math.prod(-(-n // (window // 2 + 1)) for n in size))

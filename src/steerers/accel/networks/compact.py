@@ -168,6 +168,8 @@ class FastCompact(TrunkExtractor):
                 second = residual.second[0]
                 x = layers.conv_relu(_conv(x, residual.first[0]), second.weight, second.bias, added=x)
             features.append(x)
+        if trunk.context is not None:
+            features[-1] = trunk.context(features[-1])
         for index in reversed(range(len(trunk.laterals))):
             coarse = layers.pointwise(features[index + 1], trunk.laterals[index].weight.flatten(1))
             features[index] = _conv(layers.upsample_add(features[index], coarse), trunk.refinements[index][0])
@@ -324,8 +326,9 @@ def choose_in_cells(
     texture = None if images is None else keypoint_kernels.extremes(images)
     values, pixels, totals = keypoint_kernels.candidates(logits, masks, sampling.nms_size, sampling.border, texture)
     values, best = values.topk(min(num_keypoints, values.shape[1]), sorted=False)
-    size = sampling.nms_size if sampling.subpixel else 1
-    return keypoint_kernels.positions(logits, values, best, totals, size, pixels, factor)
+    size = sampling.nms_size if sampling.subpixel is True else 1
+    peak = sampling.subpixel == "peak"
+    return keypoint_kernels.positions(logits, values, best, totals, size, pixels, factor, peak=peak)
 
 
 def merge_scales(parts: Sequence[LevelKeypoints], frames: Sequence[LevelFrame], num_keypoints: int) -> Merged:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from steerers.accel.common_kernels import rank
 from steerers.models.compact import CELL, FLATTEST
-from steerers.models.sampling import SUBPIXEL_TEMPERATURE
+from steerers.models.sampling import LEAST_CURVATURE, SUBPIXEL_TEMPERATURE
 
 _TILE = 128  # cells
 _STRIP = 256  # pixels
@@ -167,9 +167,28 @@ def candidates(
 
 
 @triton.jit
+def _top(logits, image, row, column, H, W, least):
+    """How far the top of the paraboloid through nine logits is from the middle one, along x and y."""
+    up, left = tl.maximum(row - 1, 0), tl.maximum(column - 1, 0)
+    down, right = tl.minimum(row + 1, H - 1), tl.minimum(column + 1, W - 1)
+    a, b, c = at(logits, image, up, left, H, W), at(logits, image, up, column, H, W), at(logits, image, up, right, H, W)
+    d, e = at(logits, image, row, left, H, W), at(logits, image, row, column, H, W)
+    f, g = at(logits, image, row, right, H, W), at(logits, image, down, left, H, W)
+    h, i = at(logits, image, down, column, H, W), at(logits, image, down, right, H, W)
+    dx, dy = ((c + f + i) - (a + d + g)) / 6, ((g + h + i) - (a + b + c)) / 6
+    dxx, dyy = ((c + f + i) + (a + d + g) - 2 * (b + e + h)) / 3, ((g + h + i) + (a + b + c) - 2 * (d + e + f)) / 3
+    dxy = (i + a - g - c) / 4
+    curvature = dxx * dyy - dxy * dxy
+    is_top = (dxx < 0) & (curvature > least)
+    curvature = tl.where(is_top, curvature, 1.0)
+    x = tl.where(is_top, tl.minimum(tl.maximum((dxy * dy - dyy * dx) / curvature, -1.0), 1.0), 0.0)
+    return x, tl.where(is_top, tl.minimum(tl.maximum((dxy * dx - dxx * dy) / curvature, -1.0), 1.0), 0.0)
+
+
+@triton.jit
 def _positions(
-    logits, best, values, pixels, totals, xy, scores, count, cells, parts, H, W, inverse, factor,
-    RADIUS: tl.constexpr, SIDE: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr,
+    logits, best, values, pixels, totals, xy, scores, count, cells, parts, H, W, inverse, factor, least,
+    RADIUS: tl.constexpr, SIDE: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr, PEAK: tl.constexpr,
 ):  # fmt: skip
     point = tl.program_id(0) * TILE + tl.arange(0, TILE)
     real = point < count
@@ -177,15 +196,20 @@ def _positions(
     index = tl.load(best + image * count + point, mask=real, other=0)
     index = tl.load(pixels + image * cells + index, mask=real, other=0).to(tl.int64)
     column, row = (index % W).to(tl.int32), (index // W).to(tl.int32)
-    step = tl.arange(0, SIDE)
-    dx, dy = step % (2 * RADIUS + 1) - RADIUS, step // (2 * RADIUS + 1) - RADIUS
-    x, y = column[:, None] + dx[None, :], row[:, None] + dy[None, :]
-    window = at(logits, image * H * W, tl.where(dy <= RADIUS, y, -1), x, H, W) * inverse
-    weights = tl.exp(window - tl.max(window, axis=1)[:, None])
-    whole = tl.sum(weights, axis=1)
+    if PEAK:
+        right, down = _top(logits, image * H * W, row, column, H, W, least)
+    else:
+        step = tl.arange(0, SIDE)
+        dx, dy = step % (2 * RADIUS + 1) - RADIUS, step // (2 * RADIUS + 1) - RADIUS
+        x, y = column[:, None] + dx[None, :], row[:, None] + dy[None, :]
+        window = at(logits, image * H * W, tl.where(dy <= RADIUS, y, -1), x, H, W) * inverse
+        weights = tl.exp(window - tl.max(window, axis=1)[:, None])
+        whole = tl.sum(weights, axis=1)
+        right = tl.sum(weights * dx.to(tl.float32)[None, :], axis=1) / whole
+        down = tl.sum(weights * dy.to(tl.float32)[None, :], axis=1) / whole
     to = xy + (image * count + point) * 2
-    tl.store(to, column + tl.sum(weights * dx.to(tl.float32)[None, :], axis=1) / whole, mask=real)
-    tl.store(to + 1, row + tl.sum(weights * dy.to(tl.float32)[None, :], axis=1) / whole, mask=real)
+    tl.store(to, column + right, mask=real)
+    tl.store(to + 1, row + down, mask=real)
     part = tl.arange(0, PARTS)
     logs = tl.load(totals + image * parts + part, mask=part < parts, other=float("-inf"))
     most = tl.max(logs, axis=0)
@@ -198,7 +222,15 @@ def _positions(
 
 
 def positions(
-    logits: Tensor, values: Tensor, best: Tensor, totals: Tensor, size: int, pixels: Tensor, factor: float
+    logits: Tensor,
+    values: Tensor,
+    best: Tensor,
+    totals: Tensor,
+    size: int,
+    pixels: Tensor,
+    factor: float,
+    *,
+    peak: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(B, N, 2) means of windows, weighted by the softmax of their logits, and (B, N) probabilities of the centres.
 
@@ -210,6 +242,7 @@ def positions(
         size: side of a window, odd; 1 leaves pixels where they are.
         pixels: (B, C) int32, counted row by row.
         factor: by which probabilities are multiplied.
+        peak: positions are the tops of paraboloids instead, see :func:`steerers.models.sampling.peaks`.
     """
     batch, height, width = logits.shape
     count = best.shape[1]
@@ -218,7 +251,8 @@ def positions(
     side, tile, parts = triton.next_power_of_2(size**2), 16, totals.shape[1]
     _positions[(triton.cdiv(count, tile), batch)](
         logits, best, values, pixels, totals, xy, scores, count, pixels.shape[1], parts, height, width,
-        1 / SUBPIXEL_TEMPERATURE, factor, size // 2, side, triton.next_power_of_2(parts), tile, num_warps=4,
+        1 / SUBPIXEL_TEMPERATURE, factor, LEAST_CURVATURE, size // 2, side, triton.next_power_of_2(parts), tile, peak,
+        num_warps=4,
     )  # fmt: skip
     return xy, scores
 

@@ -152,7 +152,7 @@ class DetectorObjective(Objective):
     def __init__(self, network: LogitDetector, options: KeypointOptions) -> None:
         super().__init__()
         self.network, self.steerer, self.options = network, None, options
-        self.sampling = KeypointSampling(coverage=False, nms_size=5, subpixel=True, border=4)
+        self.sampling = KeypointSampling(coverage=False, nms_size=5, subpixel="peak", border=4)
 
     def networks(self) -> Mapping[str, nn.Module]:
         return {"detector": self.network}
