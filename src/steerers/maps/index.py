@@ -349,7 +349,9 @@ class MapIndex:
             if here != asked:
                 raise ValueError(f"{self.path} was made with {name.replace('_', '-')} {here}, not {asked}: {again}")
         if self.checksum != self.extraction.checksum(weights):
-            raise ValueError(f"{self.path} was made with other weights of {self.extraction.model}: {again}")
+            raise ValueError(
+                f"{self.path} was made with other weights, or another version, of {self.extraction.model}: {again}"
+            )
 
     def features(self, tile: Tile) -> Features:
         """Of a tile, with keypoints in pixels of the map, the best first.

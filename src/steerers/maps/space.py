@@ -8,7 +8,6 @@ length. They are fitted to matched points. The earth is a sphere here, as it is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +24,8 @@ RADIUS = 6_371_000.0
 HEIGHT = 400_000.0
 """Metres, where the search begins: where the space station flies."""
 _BEHIND = 1e4  # pixels that a point is off which the camera could not see
-_STEPS = (1e-4, 1e-4, 1e-4, 1e-5, 1e-5, 1e-5, 1e-4)  # of numerical derivatives
+_STEP = 1e-6  # of numerical derivatives
+_SCALES = (0.1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.1)  # of the seven numbers: how far they are off, roughly
 _HELD = np.array([0, 0, 0.3, 0, 0, 0, 0.3])  # pixels for a factor of e: height and focal length are hard to tell apart
 
 
@@ -92,6 +92,8 @@ def fit_view(pixels: ArrayLike, lonlat: ArrayLike, size: Size, heading: float, r
         heading: about by how many degrees the upper edge of the photograph points clockwise from north.
         resolution: about how many metres a pixel has in the middle.
     """
+    from scipy.optimize import least_squares
+
     seen, places = np.asarray(pixels, np.float64), np.asarray(lonlat, np.float64)
     if len(seen) < 6:
         return None
@@ -102,8 +104,8 @@ def fit_view(pixels: ArrayLike, lonlat: ArrayLike, size: Size, heading: float, r
         found = _view(values, size).to_pixels(places) - seen
         return np.append(np.where(np.isfinite(found), found, _BEHIND).ravel(), _HELD * (values - start))
 
-    best = _least_squares(residuals, start)
-    view = _view(best, size)
+    best = least_squares(residuals, start, method="lm", diff_step=_STEP, x_scale=_SCALES)
+    view = _view(best.x, size)
     return view if np.isfinite(view.to_pixels(places)).all() else None
 
 
@@ -115,25 +117,3 @@ def _view(values: Array, size: Size) -> View:
     roll = math.degrees(turn) + azimuth
     place = (longitude + 180) % 360 - 180, min(89.9, max(-89.9, latitude))
     return View(*place, math.exp(min(height, 25.0)), tilt, azimuth, roll, math.exp(min(focal, 25.0)), size)
-
-
-def _least_squares(residuals: Callable[[Array], Array], start: Array, iterations: int = 60) -> Array:
-    """Levenberg and Marquardt's, with numerical derivatives."""
-    values, damping = start, 1e-3
-    errors = residuals(values)
-    for _ in range(iterations):
-        columns = [(residuals(values + np.eye(len(values))[k] * step) - errors) / step for k, step in enumerate(_STEPS)]
-        jacobian = np.stack(columns, axis=1)
-        normal, slope = jacobian.T @ jacobian, jacobian.T @ errors
-        step = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-12), -slope)
-        tried = residuals(values + step)
-        if tried @ tried < errors @ errors:
-            better = 1 - float(tried @ tried) / max(float(errors @ errors), 1e-300)
-            values, errors, damping = values + step, tried, damping / 5
-            if better < 1e-9:
-                break
-        else:
-            damping *= 5
-            if damping > 1e9:
-                break
-    return values
