@@ -25,9 +25,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     asked: list[Any] = []
     original = verification._verify
 
-    def verify_one(collection: Collection, photographs: Any, pair: Any, options: VerificationOptions) -> TwoView:
-        asked.append(pair)
-        return original(collection, photographs, pair, options)
+    def verify_one(collection: Collection, *told: Any) -> TwoView:
+        asked.append(told[2])
+        return original(collection, *told)
 
     monkeypatch.setattr(verification, "_verify", verify_one)
     return asked
