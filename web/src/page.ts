@@ -126,10 +126,12 @@ export class Page {
     this.wait(1, "Comparing…");
     try {
       await this.session.setPair(this.settings.keypoints);
+      this.request();
+    } catch (error) {
+      this.say(`This did not work, perhaps with fewer keypoints: ${error instanceof Error ? error.message : error}`);
     } finally {
       this.wait(-1);
     }
-    this.request();
   }
 
   /** Ask for a match at the turn that is set by then; while one is made, the newest request waits, others go. */
