@@ -25,6 +25,7 @@ async function arrive(): Promise<Page> {
   const modelUrl = new URL("./model/compact.onnx", location.href).href;
   const session = new Session(model, modelUrl, settings.backend, (news) => page.loading(news));
   const page = new Page(session, examples, settings, standard);
+  await session.ready;
   await page.openExample();
   const { backend, threads } = session.machine!;
   const processor = `on ${threads > 1 ? `${threads} threads` : "one thread"} of your processor (WebAssembly)`;

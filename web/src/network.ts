@@ -16,6 +16,9 @@ type Ort = typeof import("onnxruntime-web/wasm");
 const INPUT = "image";
 
 export class Network {
+  /** What is being described: one picture after the other. */
+  private last: Promise<unknown> = Promise.resolve();
+
   private constructor(
     private readonly ort: Ort,
     private readonly session: InferenceSession,
@@ -34,7 +37,13 @@ export class Network {
   }
 
   /** Keypoints and descriptions of a (3, H, W) picture in [0, 1]. */
-  async describe(tensor: Float32Array, { width, height }: Size): Promise<Features> {
+  describe(tensor: Float32Array, size: Size): Promise<Features> {
+    const described = this.last.then(() => this.run(tensor, size));
+    this.last = described.catch(() => {});
+    return described;
+  }
+
+  private async run(tensor: Float32Array, { width, height }: Size): Promise<Features> {
     const image = new this.ort.Tensor("float32", tensor, [1, 3, height, width]);
     const outputs = await this.session.run({ [INPUT]: image });
     const [keypoints, scores, descriptions] = await Promise.all(

@@ -20,6 +20,7 @@ export interface Example {
 
 const AGAIN_AFTER = 300;
 const SUMMARY_AFTER = 700;
+const LINK_AFTER = 500;
 const MESSAGE_FOR = 10_000;
 /** Degrees a second. */
 const SPIN = 36;
@@ -36,6 +37,7 @@ export class Page {
   private againTimer = 0;
   private summaryTimer = 0;
   private messageTimer = 0;
+  private linkTimer = 0;
   private busy = 0;
   /** For who measures: how often it was matched, and when first, in milliseconds after arrival. */
   turns = 0;
@@ -58,7 +60,8 @@ export class Page {
   turnTo(angle: number): void {
     this.settings = { ...this.settings, turn: wrapDegrees(angle) };
     this.request();
-    this.remember();
+    clearTimeout(this.linkTimer); // browsers allow few changes of the address
+    this.linkTimer = window.setTimeout(() => this.remember(), LINK_AFTER);
   }
 
   /** Change settings, and do what they ask for. */
@@ -123,10 +126,12 @@ export class Page {
     this.wait(1, "Comparing…");
     try {
       await this.session.setPair(this.settings.keypoints);
+      this.request();
+    } catch (error) {
+      this.say(`This did not work, perhaps with fewer keypoints: ${error instanceof Error ? error.message : error}`);
     } finally {
       this.wait(-1);
     }
-    this.request();
   }
 
   /** Ask for a match at the turn that is set by then; while one is made, the newest request waits, others go. */
@@ -222,7 +227,7 @@ export class Page {
     if (document.activeElement !== field) field.value = String(Math.round(turn));
     element("found").textContent = shownAngle(angle);
     showTable(match, "", "–");
-    showTable(this.settings.again ? this.session.again : null, "-again", this.settings.again ? "…" : "–");
+    showTable(this.shownAgain, "-again", this.settings.again ? "…" : "–");
     element("verdict").textContent = verdict(match, this.settings.strategy);
     drawCurve(element<HTMLCanvasElement>("curve"), this.session.steerer, match?.curve ?? null, turn, found);
     drawWheel(element<HTMLCanvasElement>("wheel"), this.looking?.look.spectrum ?? null);

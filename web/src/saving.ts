@@ -29,6 +29,7 @@ export function report(session: Session, match: Match | Again, settings: Setting
     angle_deg: match.angle === null ? null : between(match.angle),
     num_matches: match.scores.length,
     num_inliers: inliers.filter(Boolean).length,
+    probability: null, // that both show the same thing: the page does not estimate it, nor a pose
     homography: matrix && [matrix.slice(0, 3), matrix.slice(3, 6), matrix.slice(6, 9)],
     pose: null,
     keypoints0: points(pixels[0], match.first),

@@ -43,7 +43,8 @@ export class Session {
   machine: { backend: Backend; threads: number } | null = null;
   private readonly network: Remote<NetworkWorker>;
   private readonly matching: Remote<MatchingWorker>;
-  private readonly ready: Promise<unknown>;
+  /** When network and matcher are loaded. */
+  readonly ready: Promise<unknown>;
   private opening = Promise.resolve();
 
   constructor(readonly model: Model, modelUrl: string, backend: Backend | null, heard: (news: Loading) => void) {
