@@ -26,6 +26,13 @@ TURN = """async (page, angle) => {
   while (page.turns === before) await new Promise((resolve) => setTimeout(resolve, 1));
   return [page.session.match.ms, page.session.match.scores.length];
 }"""
+SPIN = """async (page, ms) => {
+  const before = page.turns;
+  page.spin();
+  await new Promise((resolve) => setTimeout(resolve, ms));
+  page.spin();
+  return (1000 * (page.turns - before)) / ms;
+}"""
 AGAIN = """async (page, angle) => {
   page.settings = { ...page.settings, turn: angle };
   const { msNetwork, ms } = await page.session.matchAgain(page.settings);
@@ -73,9 +80,9 @@ def arrive(browser: Browser, url: str, asked: set[str]) -> None:
 
 
 def turn(browser: Browser, turns: int) -> None:
-    """Milliseconds a turn, and to describe again."""
-    print("| keypoints | matches | ms a turn | least | of a processor | described again | of processors |")
-    print("|---:|---:|---:|---:|---:|---:|---:|")
+    """Milliseconds a turn and to describe again, and turns a second, drawn, while the photograph spins."""
+    print("| keypoints | matches | ms a turn | least | of a processor | described again | of processors | spinning |")
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
     for keypoints in (500, 1000, 2000):
         browser.change({"keypoints": keypoints})
         browser.ask(TURN, 5)
@@ -91,6 +98,7 @@ def turn(browser: Browser, turns: int) -> None:
             used[0],
             statistics.median(again),
             used[1],
+            browser.ask(SPIN, 4000),
         )
         print(f"| {keypoints} | {' | '.join(f'{value:.0f}' for value in cells)} |", flush=True)
 
