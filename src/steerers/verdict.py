@@ -72,7 +72,8 @@ class Evidence:
         return np.array([1.0, math.log1p(self.planar), math.log1p(self.epipolar), self.spread, float(self.sane)])
 
 
-# Fitted by `steerers eval verdict` on training photographs: constant, planar, epipolar, spread, sane
+# Fitted by `steerers eval verdict` on training photographs: constant, planar, epipolar, spread, sane. No weight may be
+# negative, and spread came out without one: what it says, the counts say already.
 WITH_ROTATIONS = (-7.3, 1.15, 2.06, 0.0, 0.84)
 WITHOUT_ROTATIONS = (-13.06, 2.81, 2.06, 0.0, 1.31)
 
