@@ -19,7 +19,7 @@ from helpers import EXAMPLES, run_command
 from steerers.features import Matches, load_matches
 from steerers.geometry import rotation
 from steerers.images.load import load_image
-from steerers.refinement import BLUR, Refined, RefineOptions, local_maps, refine_places
+from steerers.refinement import BLUR, COARSEST, Refined, RefineOptions, Resolutions, local_maps, refine_places
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZE = 160
@@ -375,3 +375,13 @@ def test_on_the_command_line(turned: tuple[Path, Path], tmp_path: Path) -> None:
     plain = run_command("match", *turned, "--model", "upright-sift", "--json", tmp_path / "p.json")
     assert plain.code == 0
     assert (tmp_path / "m.json").read_text() != (tmp_path / "p.json").read_text()
+
+
+@pytest.mark.parametrize("zoom", [60.0, 1 / 60])
+def test_what_differs_too_much_in_scale_is_left_alone(zoom: float) -> None:
+    """Nothing is reduced further than that: on a GPU it could not be."""
+    image, xy = Scene(1).seen(), points(20)
+    first, second = Resolutions(image, None), Resolutions(image, None)
+    found = refine_places(first, second, xy, zoom * (xy - 80) + 80, torch.zeros(20))
+    assert not found.moved.any()
+    assert all(level <= COARSEST for views in (first, second) for level in views._levels)
