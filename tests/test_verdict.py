@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steerers.features import Features, Matches, load_matches
-from steerers.geometry import local_maps
+from steerers.geometry import jacobians
 from steerers.verdict import gather, likelihood, probability
 
 SIZE = (800, 600)
@@ -41,7 +41,7 @@ def make_matches(right: int, wrong: int, seed: int, *, rotations: bool = True, s
         mapped[:, :2] / mapped[:, 2:] + rng.normal(0, 0.5, (count, 2)),
         rng.uniform(0, size, (count, 2)),
     )
-    linear = local_maps(H, p0)
+    linear = jacobians(H, p0)
     own = np.degrees(np.arctan2(linear[:, 0, 1] - linear[:, 1, 0], linear[:, 0, 0] + linear[:, 1, 1]))
     angles = np.where(np.arange(count) < right, own + rng.normal(0, 8, count), rng.uniform(-180, 180, count))
     return Matches(

@@ -30,6 +30,15 @@ MAX_DISTANCE, MIN_INLIERS = 1.5, 15
 """Of an inlier from its epipolar line, in pixels of the image that was matched; and of a pair that is verified."""
 MAX_ERROR, MIN_MODEL_SIZE = 4.0, 3
 """Of an observation of a model, in the same pixels; and photographs of a model that is kept."""
+LIKELY = 0.5
+"""Probability from which two images are said to show the same thing, and a photograph to be on a map."""
+MAP_KEYPOINTS, MAP_TILES = 1024, 96
+"""Of 1024 x 1024 pixels of a map, in its index; and most tiles of a map that a photograph is compared with."""
+Kind = Literal["similarity", "affine", "homography"]
+Mirror = Literal["auto", "yes", "no"]
+Resampling = Literal["nearest", "linear", "cubic"]
+"""Of alignments: the map from one image to the other, from the stiffest to the most pliable; whether one is a mirror
+image; and how the pixels of the other are interpolated."""
 Exif = Literal["ignore", "apply"]
 Resize = Literal["fit", "squash"]
 """Both are explained at :func:`steerers.images.load.load_image`."""

@@ -100,6 +100,20 @@ def whole_number(text: str) -> int:
         return 0
 
 
+def four_corners(text: str) -> list[list[float]]:
+    """``X,Y X,Y X,Y X,Y``: top left, top right, bottom right, bottom left."""
+    try:
+        corners = [[float(number) for number in pair.split(",")] for pair in text.split()]
+    except ValueError:
+        corners = []
+    if [len(pair) for pair in corners] != [2, 2, 2, 2]:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} are not four corners such as '12.1,47.3 12.4,47.3 12.4,47.1 12.1,47.1': top left, top right, "
+            "bottom right, bottom left"
+        )
+    return corners
+
+
 def names(text: str) -> list[str]:
     """Names with commas between."""
     found = [name.strip() for name in text.split(",")]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -288,9 +288,7 @@ class Matches:
             if features is not None and image.stored_size != features.image_size:
                 sizes = " x ".join(map(str, image.stored_size)), " x ".join(map(str, features.image_size))
                 raise ValueError(f"image{number} has {sizes[0]} pixels, but matches are of one of {sizes[1]}")
-        degrees = self.angles
-        if degrees is None and self.angle is not None:
-            degrees = np.full(len(self), self.angle, dtype=np.float32)
+        degrees = angle_of_each(self)
         shown0, shown1 = (Shown.of(image, device) for image in (first, second))
         found = refine_keypoints(shown0, shown1, self.keypoints0, self.keypoints1, degrees, options=options)
         return replace(self, keypoints1=found.keypoints1, covariances=found.covariances)
@@ -370,6 +368,23 @@ class Matches:
 
 _OF_MATCHES = {"keypoints0": (2,), "keypoints1": (2,), "scores": (), "indices": (2,)}
 _OPTIONAL = {"angles": (), "covariances": (2, 2)}
+
+
+class _Rotated(Protocol):
+    """What matches of any record say of rotations, in degrees: of the pair, and of each, as far as it is known."""
+
+    @property
+    def angle(self) -> float | None: ...
+    @property
+    def angles(self) -> FloatArray | None: ...
+    def __len__(self) -> int: ...
+
+
+def angle_of_each(matches: _Rotated) -> FloatArray | None:
+    """(K,) degrees of every match: its own rotation, or where there is none that of the pair; ``None`` if unknown."""
+    if matches.angles is not None or matches.angle is None:
+        return matches.angles
+    return np.full(len(matches), matches.angle, dtype=np.float32)
 
 
 def load_features(path: str | os.PathLike[str], name: str | None = None) -> Features:

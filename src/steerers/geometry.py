@@ -8,6 +8,7 @@ counter-clockwise *as seen*, as in :func:`torch.rot90`. A 3 x 3 matrix ``T`` map
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -123,16 +124,26 @@ def rotation_of(linear: Tensor) -> float | None:
     """The angle in radians of the rotation nearest to a (2, 2) map of pixel offsets; ``None`` if it mirrors."""
     if float(torch.linalg.det(linear.double())) <= 0:
         return None
-    return math.atan2(float(linear[0, 1] - linear[1, 0]), float(linear[0, 0] + linear[1, 1]))
+    return float(rotation_angles(_float64(linear)))
 
 
-def local_maps(H: NDArray[Any], points: NDArray[Any]) -> NDArray[np.float64]:
+def rotation_angles(linear: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(...,) angles in radians of the rotations nearest to (..., 2, 2) maps of pixel offsets that do not mirror."""
+    return np.arctan2(linear[..., 0, 1] - linear[..., 1, 0], linear[..., 0, 0] + linear[..., 1, 1])
+
+
+def jacobians(H: NDArray[Any], points: NDArray[Any]) -> NDArray[np.float64]:
     """(K, 2, 2) maps of small pixel offsets that a (3, 3) homography makes around (K, 2) points."""
     H, xy = np.asarray(H, np.float64), np.asarray(points, np.float64)
     mapped = np.column_stack([xy, np.ones(len(xy))]) @ H.T  # (K, 3)
     with np.errstate(divide="ignore", invalid="ignore"):  # points on the horizon go nowhere
         places = mapped[:, :2] / mapped[:, 2:]
         return np.asarray((H[:2, :2] - places[:, :, None] * H[2, :2]) / mapped[:, 2, None, None])
+
+
+def scale_at(H: NDArray[Any], point: NDArray[Any] | Sequence[float]) -> float:
+    """How many times as large a (3, 3) homography makes what is around a point."""
+    return math.sqrt(abs(float(np.linalg.det(jacobians(H, np.asarray(point)[None])[0]))))
 
 
 def orientation_change(orientation0: Tensor, orientation1: Tensor) -> tuple[float, float] | None:
@@ -297,6 +308,20 @@ def wrap_degrees(degrees: float) -> float:
     return 180.0 if wrapped < -180.0 + 1e-9 else wrapped
 
 
+def farthest_points(points: NDArray[Any], count: int, first: int, worth: NDArray[Any] | None = None) -> list[int]:
+    """Indices of so many of (K, 2) points, evenly spread: from ``first`` on each the farthest from those before; with
+    (K,) ``worth`` nearer ones too where that is more, and none where it is 0."""
+    weight = np.ones(len(points)) if worth is None else np.sqrt(worth)
+    kept, left = [first], weight > 0
+    distance = np.linalg.norm(points - points[first], axis=1)
+    while len(kept) < min(count, int(left.sum())):
+        gain = np.where(left, distance * weight, -1.0)
+        gain[kept] = -1.0
+        kept.append(int(gain.argmax()))
+        distance = np.minimum(distance, np.linalg.norm(points - points[kept[-1]], axis=1))
+    return kept
+
+
 # Robust estimation ----------------------------------------------------------------------------------------------------
 
 
@@ -421,17 +446,40 @@ def estimate_similarity(
     turn, shift = (complex(values[int(np.argmin(costs))]) for values in (turns, shifts))
     for _ in range(20):
         weights = np.maximum(1 - (np.abs(turn * z0 + shift - z1) / threshold) ** 2, 0) ** 2
-        middle0, middle1 = (np.average(z, weights=weights) for z in (z0, z1))
-        spread = (weights * np.abs(z0 - middle0) ** 2).sum()
-        if spread < 1e-12:
+        fitted = _fit_turn(z0, z1, weights)
+        if fitted is None:
             break
-        turn = complex((weights * (z1 - middle1) * (z0 - middle0).conj()).sum() / spread)
-        shift = complex(middle1 - turn * middle0)
+        turn, shift = fitted
     inliers = np.abs(turn * z0 + shift - z1) <= threshold
     if turn == 0 or not inliers.any():
         return nothing
+    return Homography(_similarity(turn, shift), inliers)
+
+
+def fit_similarity(points0: NDArray[Any], points1: NDArray[Any]) -> NDArray[np.float64]:
+    """(3, 3) similarity that takes (K, 2) points to others, by least squares; of one point, a shift."""
+    z0, z1 = (points[:, 0] + 1j * points[:, 1] for points in (points0, points1))
+    fitted = _fit_turn(z0, z1, np.ones(len(z0)), least=0.0)
+    return _similarity(*(fitted or (1 + 0j, complex(z1.mean() - z0.mean()))))
+
+
+def _fit_turn(
+    z0: NDArray[Any], z1: NDArray[Any], weights: NDArray[Any], least: float = 1e-12
+) -> tuple[complex, complex] | None:
+    """The factor and the shift that take complex numbers to others, by weighted least squares; ``None`` if they are
+    all at one place, that is if the sum of their squared distances is no more than ``least``."""
+    middle0, middle1 = (np.average(z, weights=weights) for z in (z0, z1))
+    spread = (weights * np.abs(z0 - middle0) ** 2).sum()
+    if spread <= least:
+        return None
+    turn = complex((weights * (z1 - middle1) * (z0 - middle0).conj()).sum() / spread)
+    return turn, complex(middle1 - turn * middle0)
+
+
+def _similarity(turn: complex, shift: complex) -> NDArray[np.float64]:
+    """(3, 3) of the factor and the shift of complex numbers x + iy."""
     a, b = turn.real, turn.imag
-    return Homography(np.array([[a, -b, shift.real], [b, a, shift.imag], [0, 0, 1]]), inliers)
+    return np.array([[a, -b, shift.real], [b, a, shift.imag], [0, 0, 1]])
 
 
 def estimate_fundamental(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from steerers.geometry import Size, circular_mode, estimate_fundamental, estimate_homography, local_maps
+from steerers.geometry import Size, circular_mode, estimate_fundamental, estimate_homography, jacobians, rotation_angles
 
 if TYPE_CHECKING:
     from steerers.geometry import Homography
@@ -128,9 +128,8 @@ def _agree_with(H: NDArray[np.float64], points: NDArray[np.float64], degrees: ND
     """(K,) whether the rotations of matches are those of a homography where they are; all, if they have none."""
     if degrees is None:
         return np.ones(len(points), dtype=bool)
-    linear = local_maps(H, points)  # (K, 2, 2)
-    turned = np.arctan2(linear[:, 0, 1] - linear[:, 1, 0], linear[:, 0, 0] + linear[:, 1, 1])
-    near = _is_near(np.radians(np.asarray(degrees, np.float64)) - turned)
+    linear = jacobians(H, points)  # (K, 2, 2)
+    near = _is_near(np.radians(np.asarray(degrees, np.float64)) - rotation_angles(linear))
     return np.asarray(near & (np.linalg.det(linear) > 0))
 
 
@@ -161,5 +160,5 @@ def _is_sane(H: NDArray[np.float64], size: Size) -> bool:
     depths = np.column_stack([corners, np.ones(4)]) @ H[2]
     if not ((depths > 0).all() or (depths < 0).all()):
         return False
-    areas = np.linalg.det(local_maps(H, corners))
+    areas = np.linalg.det(jacobians(H, corners))
     return bool((areas > 0).all() and areas.max() < MOST_FORESHORTENING**2 * areas.min())

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steerers.features import Matches
+from steerers.geometry import fit_similarity
 from steerers.maps.coordinates import map_points
-from steerers.maps.voting import fit_similarity, overlap, vote
+from steerers.maps.voting import overlap, vote
 
 SIZE = (1200, 800)
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from steerers._choices import LIKELY
 from steerers._console import progress
 from steerers.benchmarks import offers
 from steerers.benchmarks.benchmark import Benchmark
@@ -52,10 +53,8 @@ COLUMNS = (
     number("false", "false"),
     number("off centre, px", "off", form="{:.0f}"),
     number("off north", "turned", form="{:.1f}°"),
-    Column("elsewhere taken", lambda row: f"{row['taken']} of {row['strangers']}" if row["strangers"] else "-"),
-    Column(
-        f"keeping {KEPT:.0%}", lambda row: f"{row['taken_kept']} of {row['strangers']}" if row["strangers"] else "-"
-    ),
+    Column("elsewhere taken", lambda row: _of_strangers(row, "taken")),
+    Column(f"keeping {KEPT:.0%}", lambda row: _of_strangers(row, "taken_kept")),
     number("seconds a photograph", "seconds", form="{:.1f}"),
 )
 
@@ -141,7 +140,7 @@ def summarise(found: Sequence[Outcome], strangers: Sequence[float]) -> TableRow:
         "off": median(one.off for one in near) if near else math.nan,
         "turned": median(one.turned for one in right) if right else math.nan,
         "strangers": len(strangers),
-        "taken": sum(likely >= 0.5 for likely in strangers),
+        "taken": sum(likely >= LIKELY for likely in strangers),
         "taken_kept": sum(likely >= bar for likely in strangers),
         "kept_at": bar,
         "seconds": fmean(one.seconds for one in found),
@@ -153,10 +152,9 @@ def summarise(found: Sequence[Outcome], strangers: Sequence[float]) -> TableRow:
 class _Map(Benchmark):
     def evaluate(self, arguments: argparse.Namespace, device: torch.device) -> Report:
         chart, truths = read_truth(arguments.data)
-        corners = None if arguments.corners is None else parse_corners(arguments.corners)
         photos = [] if arguments.elsewhere is None else spread(find_images(arguments.elsewhere), arguments.num_photos)
         rows: list[TableRow] = []
-        with open_map(chart, corners=corners) as raster, _folder(arguments.indexes) as folder:
+        with open_map(chart, corners=arguments.corners) as raster, _folder(arguments.indexes) as folder:
             for name in arguments.models:
                 model, _, detector = name.partition("@")
                 extraction = Extraction(model, detector or None, arguments.num_keypoints)
@@ -210,11 +208,6 @@ def _folder(given: Path | None) -> Any:
         return tempfile.TemporaryDirectory()
     given.mkdir(parents=True, exist_ok=True)
     return nullcontext(given)
-
-
-def parse_corners(text: str) -> list[list[float]]:
-    """``X,Y X,Y X,Y X,Y``."""
-    return [[float(value) for value in pair.split(",")] for pair in text.split()]
 
 
 MAP = _Map(offer=offers.MAP)

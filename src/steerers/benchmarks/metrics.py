@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steerers.geometry import local_maps, nearest_points, rotation_of, transform_points, wrap_degrees
+from steerers.geometry import jacobians, nearest_points, rotation_of, transform_points, wrap_degrees
 from steerers.images.load import Size
 
 
@@ -172,7 +172,7 @@ def repeatability(
 def rotation_at_centre(homography: NDArray[Any], size0: Size) -> float | None:
     """The rotation, in degrees, of a homography at the centre of image 0; ``None`` if it mirrors there."""
     centre = np.array([[(size0[0] - 1) / 2, (size0[1] - 1) / 2]])
-    rotation = rotation_of(torch.from_numpy(local_maps(homography, centre)[0]))
+    rotation = rotation_of(torch.from_numpy(jacobians(homography, centre)[0]))
     return None if rotation is None else math.degrees(rotation)
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from steerers._choices import DEFAULT_MODEL, NUM_KEYPOINTS
-from steerers._console import Option, Options, flag, names, positive, precision
+from steerers._choices import DEFAULT_MODEL, MAP_KEYPOINTS, NUM_KEYPOINTS
+from steerers._console import Option, Options, flag, four_corners, names, positive, precision
 
 MAX_SIZE = 800
 """Longest side of the evaluated images in pixels, unless a benchmark has its own."""
@@ -460,12 +460,12 @@ truth.csv in the folder, beside map.* and photos, has a row a photograph; checke
 """,
     data="a folder with a map (map.tif, .jpg or .png), photos and truth.csv",
     models=DEFAULT_MODEL,
-    num_keypoints=1024,
+    num_keypoints=MAP_KEYPOINTS,
     max_size=None,
     seed=False,
     keeps_matches=False,
     own_options=(
-        Option("--corners", "of a map that does not say where it lies, as of `steerers locate`", metavar="LIST"),
+        Option("--corners", "of a map that does not say where it lies, as of `steerers locate`", four_corners, "LIST"),
         Option("--within", "look also with a position that is known to so many metres", float, "M"),
         Option("--elsewhere", "photographs that are not on the map", Path, "DIR"),
         Option("--num-photos", "of those, spread over the folder (default: %(default)s)", positive, "N", 100),

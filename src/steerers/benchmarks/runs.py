@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from steerers._choices import Resize
+from steerers._files import checksum
 from steerers.benchmarks.offers import MAX_SIZE, SPEC
 from steerers.matching.fingerprints import describe_strategy, fingerprint, sha256
 from steerers.steering.representations import Order
@@ -152,6 +152,5 @@ def hash_files(paths: Sequence[Path]) -> str:
     contents: dict[Path, str] = {}
     for path in paths:
         if path not in contents:
-            with path.open("rb") as file:
-                contents[path] = hashlib.file_digest(file, "sha256").hexdigest()
+            contents[path] = checksum(path)
     return sha256([[path.name, contents[path]] for path in paths])

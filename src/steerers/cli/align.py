@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from steerers._choices import Kind, Mirror, Resampling
 from steerers._console import Option, flag, one_of
 from steerers.cli import options
 from steerers.cli.options import Command
@@ -13,8 +14,6 @@ from steerers.cli.options import Command
 if TYPE_CHECKING:
     from steerers.maps import Alignment
 
-TRANSFORMS, MIRRORS = ("auto", "similarity", "affine", "homography"), ("auto", "yes", "no")
-RESAMPLINGS = ("nearest", "linear", "cubic")
 TIFFS = (".tif", ".tiff")
 PICTURE_SIDE = 1200
 
@@ -93,7 +92,7 @@ COMMAND = Command(
         Option(
             "--transform",
             "similarity, affine, homography, or auto: the stiffest that explains the matches (default: %(default)s)",
-            one_of("transform", TRANSFORMS),
+            one_of("transform", ("auto", *get_args(Kind))),
             "NAME",
             "auto",
         ),
@@ -101,7 +100,7 @@ COMMAND = Command(
         Option(
             "--mirror",
             "is MOVING a mirror image: yes, no or auto (default: %(default)s)",
-            one_of("mirror", MIRRORS),
+            one_of("mirror", get_args(Mirror)),
             "HOW",
             "auto",
         ),
@@ -123,7 +122,7 @@ COMMAND = Command(
         Option(
             "--resampling",
             "nearest (for labels), linear or cubic (default: %(default)s)",
-            one_of("resampling", RESAMPLINGS),
+            one_of("resampling", get_args(Resampling)),
             "NAME",
             "linear",
         ),

@@ -120,6 +120,7 @@ COMMAND = Command(
         ),
         Option("--opset", "of a model: version of ONNX's operators, 18 to 23 (default: 20)", positive, "N"),
         *options.VERIFICATION,
+        options.REFINE_TRACKS,
         options.CAMERAS,
     ),
     run=run,

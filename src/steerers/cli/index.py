@@ -7,30 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steerers._choices import DEFAULT_MODEL
-from steerers._console import Option, positive
+from steerers._choices import DEFAULT_MODEL, MAP_KEYPOINTS
+from steerers._console import Option, four_corners, positive
 from steerers.cli import options
 from steerers.cli.options import Command
 
 if TYPE_CHECKING:
     from steerers.collection import Extraction
     from steerers.maps import Raster
-
-NUM_KEYPOINTS = 1024
-
-
-def parse_corners(text: str) -> list[list[float]]:
-    """``X,Y X,Y X,Y X,Y``: top left, top right, bottom right, bottom left."""
-    try:
-        corners = [[float(number) for number in pair.split(",")] for pair in text.split()]
-    except ValueError:
-        corners = []
-    if [len(pair) for pair in corners] != [2, 2, 2, 2]:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} are not four corners such as '12.1,47.3 12.4,47.3 12.4,47.1 12.1,47.1': top left, top right, "
-            "bottom right, bottom left"
-        )
-    return corners
 
 
 def parse_bands(text: str) -> list[int]:
@@ -47,7 +31,7 @@ PLACE = (
         "--corners",
         "of a map without georeference, 'X,Y X,Y X,Y X,Y': top left, top right, bottom right, bottom left, longitude "
         "and latitude unless --crs says otherwise",
-        parse_corners,
+        four_corners,
         "LIST",
     ),
     Option("--bands", "red, green and blue, from 1 (default: as the map says, or the first)", parse_bands, "R,G,B"),
@@ -56,7 +40,7 @@ MAKING = (
     Option("--model", f"see `steerers models` (default: that of the index, or {DEFAULT_MODEL})", metavar="NAME"),
     *options.MODEL[1:],
     Option(
-        "--num-keypoints", f"of 1024 x 1024 pixels of the map, of a new index (default: {NUM_KEYPOINTS})", positive, "N"
+        "--num-keypoints", f"of 1024 x 1024 pixels of the map, of a new index (default: {MAP_KEYPOINTS})", positive, "N"
     ),
     options.DEVICE,
 )
@@ -84,7 +68,7 @@ def extraction_of(arguments: argparse.Namespace, path: Path) -> Extraction:
     asked = {name: getattr(arguments, name) for name in ("model", "detector", "num_keypoints")}
     given = {name: value for name, value in asked.items() if value is not None}
     if not path.is_file():
-        return Extraction(**{"num_keypoints": NUM_KEYPOINTS, **given})
+        return Extraction(**{"num_keypoints": MAP_KEYPOINTS, **given})
     with MapIndex.open(path) as index:
         return replace(index.extraction, **given)
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steerers._console import Option, flag, positive, progress, tell
+from steerers._choices import LIKELY, MAP_TILES
+from steerers._console import APART, Option, flag, positive, progress, tell
 from steerers.cli import options
 from steerers.cli.index import MAKING, MAP, PLACE, extraction_of, open_map
 from steerers.cli.options import Command
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from steerers.maps import Located, Locator, Prior, Raster
 
-NOT_FOUND = 3
-"""Exit code if no photograph is on the map."""
 GEOJSON, REPORT = "photographs.geojson", "report.html"
 
 
@@ -77,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(located) > 1:
         options.say(f"{count} of {len(located)} photographs are on {arguments.map}")
     options.say(f"wrote {out}")
-    return 0 if count else NOT_FOUND
+    return 0 if count else APART
 
 
 def find_photos(given: Sequence[Path]) -> list[Path]:
@@ -205,9 +204,9 @@ COMMAND = Command(
             "of the map, with which a photograph is compared at most (default: %(default)s)",
             positive,
             "N",
-            96,
+            MAP_TILES,
         ),
-        Option("--threshold", "least probability of a place (default: %(default)s)", options.fraction, "P", 0.5),
+        Option("--threshold", "least probability of a place (default: %(default)s)", options.fraction, "P", LIKELY),
         *PLACE,
         *MAKING,
     ),

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from steerers._choices import LIKELY
 from steerers._console import STANDARD, Bar, Option
 from steerers.cli import options
 from steerers.cli.intrinsics import read_intrinsics
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LIKELY = 0.5
-"""Probability from which two images are said to show the same thing."""
 FAR = 0.2
 """How far from the centre of an image, as a fraction of its side, a principal point is taken for that of another."""
 

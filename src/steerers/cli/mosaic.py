@@ -8,13 +8,9 @@ from pathlib import Path
 
 from steerers._console import Option, flag
 from steerers.cli import options
-from steerers.cli.align import TIFFS
-from steerers.cli.extract import extraction_of
+from steerers.cli.align import PICTURE_SIDE, TIFFS
 from steerers.cli.options import Command
-from steerers.cli.pairs import CHOICE, choice_of
-from steerers.cli.reconstruct import MATCHING
-
-PICTURE_SIDE = 1200
+from steerers.cli.reconstruct import MATCHED_COLLECTION, matched_collection
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -25,31 +21,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out.suffix.lower() not in TIFFS:
         raise ValueError(f"cannot write {arguments.out}: its ending must be {' or '.join(TIFFS)}")
     options.check_distinct(outputs, ())
-    from steerers.collection import Choice
     from steerers.maps import MosaicOptions, mosaic
 
-    asked, told = choice_of(arguments), extraction_of(arguments)
-    matching = {name: told.pop(name) for name in MATCHING if name in told}
-    verification = options.verification(arguments)
     how = MosaicOptions(
-        verification=verification,
+        verification=options.verification(arguments),
         scale=arguments.scale,
         gps=not arguments.no_gps,
         keep_contradicted=arguments.keep_contradicted,
     )
-    made = mosaic(
-        arguments.photos,
-        arguments.out,
-        arguments.folder,
-        told.pop("model"),
-        choice=Choice(**asked) if any(asked.values()) else None,
-        options=how,
-        matching=matching,
-        device=arguments.device,
-        weights=arguments.weights or (),
-        strict=arguments.strict,
-        **told,
-    )
+    made = mosaic(arguments.photos, arguments.out, arguments.folder, options=how, **matched_collection(arguments))
     if arguments.json is not None:
         options.write(arguments.json, json.dumps(made.numbers, indent=1) + "\n")
     if arguments.picture is not None:
@@ -82,15 +62,7 @@ COMMAND = Command(
         flag("--no-gps", "do not lay it on the Earth"),
         Option("--picture", "write the mosaic, small, with the outlines of the photographs", Path, "FILE"),
         Option("--json", "write the numbers of the report as JSON; - is standard output", Path, "FILE"),
-        *options.MODEL,
-        options.STEERER,
-        *options.STRATEGY,
-        *options.IMAGES,
-        *options.COMPUTING,
-        flag("--float32", "keep descriptions as float32, in twice the room (default: float16)"),
-        *CHOICE,
-        *options.VERIFICATION,
-        flag("--strict", "end with an error if a photograph cannot be read"),
+        *MATCHED_COLLECTION,
     ),
     run=run,
 )

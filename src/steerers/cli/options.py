@@ -219,9 +219,9 @@ VERIFICATION = (
     ),
     Option("--min-inliers", "of a pair that is verified (default: %(default)s)", positive, "N", MIN_INLIERS),
     flag("--keep-contradicted", "also use pairs whose rotations contradict their triangles"),
-    flag("--refine", "move keypoints to their exact places, by the patches of all their matches"),
 )
 """How matched pairs are verified."""
+REFINE_TRACKS = flag("--refine", "move keypoints to their exact places, by the patches of all their matches")
 CAMERAS = Option(
     "--cameras",
     "that share their parameters: auto (as EXIF data say), one (all photographs of one size) or each (none; default: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from steerers._choices import MAX_ERROR, MIN_MODEL_SIZE, Mapper
 from steerers._console import Option, flag, one_of, positive
@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Do what is left, and say what came of it."""
     if arguments.out.suffix.lower() in FILES:
         raise ValueError(f"a reconstruction is a folder, and {arguments.out} looks like a file")
-    from steerers.collection import Choice, MappingOptions, ReconstructionOptions, reconstruct
+    from steerers.collection import MappingOptions, ReconstructionOptions, reconstruct
     from steerers.refinement import RefineOptions
 
     mapping = MappingOptions(
@@ -36,20 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         not arguments.no_gps,
         RefineOptions() if arguments.refine else None,
     )
-    asked, told = choice_of(arguments), extraction_of(arguments)
-    matching = {name: told.pop(name) for name in MATCHING if name in told}
     result = reconstruct(
-        arguments.photos,
-        arguments.out,
-        told.pop("model"),
-        choice=Choice(**asked) if any(asked.values()) else None,
-        options=how,
-        matching=matching,
-        device=arguments.device,
-        weights=arguments.weights or (),
-        retry=arguments.retry,
-        strict=arguments.strict,
-        **told,
+        arguments.photos, arguments.out, options=how, retry=arguments.retry, **matched_collection(arguments)
     )
     report = result.folder / "report.html"
     if not result.models:
@@ -60,6 +48,34 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def matched_collection(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What :data:`MATCHED_COLLECTION` asks for, as :func:`steerers.collection.reconstruct` takes it."""
+    from steerers.collection import Choice
+
+    asked, told = choice_of(arguments), extraction_of(arguments)
+    matching = {name: told.pop(name) for name in MATCHING if name in told}
+    return {
+        **told,
+        "choice": Choice(**asked) if any(asked.values()) else None,
+        "matching": matching,
+        "device": arguments.device,
+        "weights": arguments.weights or (),
+        "strict": arguments.strict,
+    }
+
+
+MATCHED_COLLECTION = (
+    *options.MODEL,
+    options.STEERER,
+    *options.STRATEGY,
+    *options.IMAGES,
+    *options.COMPUTING,
+    flag("--float32", "keep descriptions as float32, in twice the room (default: float16)"),
+    *CHOICE,
+    *options.VERIFICATION,
+    flag("--strict", "end with an error if a photograph cannot be read"),
+)
+"""How the photographs of a folder are described, paired, matched and verified."""
 COMMAND = Command(
     description="Reconstruct a folder of photographs, in any orientation: extract features, choose pairs, match, "
     "verify, leave out pairs whose rotations contradict their triangles, map with COLMAP, align to GPS. OUT/sparse/0 "
@@ -73,14 +89,8 @@ COMMAND = Command(
     options=(
         Option("photos", "a folder of photographs", Path, "PHOTOS"),
         Option("-o --out", "a folder", Path, "OUT", required=True),
-        *options.MODEL,
-        options.STEERER,
-        *options.STRATEGY,
-        *options.IMAGES,
-        *options.COMPUTING,
-        flag("--float32", "keep descriptions as float32, in twice the room (default: float16)"),
-        *CHOICE,
-        *options.VERIFICATION,
+        *MATCHED_COLLECTION,
+        options.REFINE_TRACKS,
         options.CAMERAS,
         Option(
             "--mapper", "incremental or global (default: %(default)s)", one_of("mapper", MAPPERS), "NAME", MAPPERS[0]
@@ -105,7 +115,6 @@ COMMAND = Command(
             1,
         ),
         flag("--retry", "try photographs again that could not be read"),
-        flag("--strict", "end with an error if a photograph cannot be read"),
     ),
     run=run,
 )

@@ -37,6 +37,7 @@ from steerers._tables import Table, write_table
 from steerers.collection.shards import Shards, cut
 from steerers.collection.store import PAIRS_A_SHARD, Collection, Pair, Photograph
 from steerers.collection.verification import Adjusted, Verified, view_of
+from steerers.features import angle_of_each
 from steerers.images.load import load_image
 from steerers.refinement import RefineOptions, Shown, refine_keypoints
 
@@ -192,9 +193,8 @@ def _register(verified: Verified, images: _Images, pair: Sequence[str], options:
     """Register the inliers of a pair."""
     first, second = pair
     matches, inliers = verified.collection.matches(first, second), verified.two_view((first, second)).inliers
-    indices, degrees = matches.indices[inliers], None if matches.angles is None else matches.angles[inliers]
-    if degrees is None and matches.angle is not None:
-        degrees = np.full(len(indices), matches.angle, dtype=np.float32)
+    indices, degrees = matches.indices[inliers], angle_of_each(matches)
+    degrees = None if degrees is None else degrees[inliers]
     keypoints0, keypoints1 = (verified.collection.keypoints(name)[indices[:, k]] for k, name in enumerate(pair))
     found = refine_keypoints(images[first], images[second], keypoints0, keypoints1, degrees, options=options)
     told = np.isfinite(found.covariances).all(axis=(1, 2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,7 +12,7 @@ import numpy as np
 
 from steerers._choices import DEFAULT_MODEL, Cameras
 from steerers._console import tell
-from steerers._files import StrPath, write_text
+from steerers._files import StrPath, checksum, write_text
 from steerers.collection.adjustment import adjust
 from steerers.collection.colmap import import_pycolmap, write_database
 from steerers.collection.extraction import check_failures, extract
@@ -111,12 +110,47 @@ def reconstruct(
         OSError: naming the file, if one cannot be written.
     """
     import_pycolmap()
+    collection = match_photographs(
+        photos,
+        out,
+        model,
+        choice=choice,
+        matching=matching,
+        device=device,
+        weights=weights,
+        retry=retry,
+        strict=strict,
+        **extraction,
+    )
+    return reconstruct_matched(collection, options, device=device)
+
+
+def match_photographs(
+    photos: StrPath,
+    out: StrPath,
+    model: str = DEFAULT_MODEL,
+    *,
+    choice: Choice | None = None,
+    matching: Mapping[str, Any] | None = None,
+    device: str | torch.device = "cpu",
+    weights: Sequence[StrPath] = (),
+    retry: bool = False,
+    strict: bool = False,
+    least: int = 1,
+    **extraction: Any,
+) -> Collection:
+    """The collection of a folder of photographs, matched: extract, choose pairs, match; arguments as of
+    :func:`reconstruct`.
+
+    Args:
+        least: how many photographs must be read for it to make sense.
+    """
     collection = Collection.create(out, photos, model, weights=weights, **extraction)
     extract(collection, device=device, weights=weights, retry=retry)
-    check_failures(collection.failures(), strict or not collection.status()["photographs"].done)
-    choose_unless_chosen(collection, choice, device, weights)
+    check_failures(collection.failures(), strict or collection.status()["photographs"].done < least)
+    _choose(collection, choice, device, weights)
     match_pairs(collection, device=device, weights=weights, **(matching or {}))
-    return reconstruct_matched(collection, options, device=device)
+    return collection
 
 
 def default_choice(photographs: Sequence[Photograph]) -> Choice:
@@ -127,24 +161,20 @@ def default_choice(photographs: Sequence[Photograph]) -> Choice:
     return Choice(similar=20, sequential=5, gps=20 if placed > 1 else None)
 
 
-def choose_unless_chosen(
+def _choose(
     collection: Collection, choice: Choice | None, device: str | torch.device, weights: Sequence[StrPath]
 ) -> None:
     """Choose pairs, unless there are some that were not chosen here by default."""
     ours, path = collection.folder / CHOSEN, collection.folder / PAIRS
-    if choice is None and path.is_file() and not (ours.is_file() and ours.read_text("utf-8") == _checksum(path)):
+    if choice is None and path.is_file() and not (ours.is_file() and ours.read_text("utf-8") == checksum(path)):
         tell(f"pairs as in {path}")
         return
     asked = choice or default_choice(collection.photographs())
     choose_pairs(collection, asked, device=device, weights=weights)
     if choice is None:
-        write_text(ours, _checksum(path))
+        write_text(ours, checksum(path))
     else:
         ours.unlink(missing_ok=True)
-
-
-def _checksum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def verify_refined(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from steerers.geometry import Size
+from steerers.geometry import Size, farthest_points
 from steerers.maps.transforms import Array, transfer
 
 PER_LINK = 40
@@ -266,9 +266,5 @@ def _spread(xy: Array, most: int) -> NDArray[np.int64]:
     """Indices of at most so many points, evenly spread: each the farthest from those before."""
     if len(xy) <= most:
         return np.arange(len(xy))
-    kept = [int(np.linalg.norm(xy - xy.mean(axis=0), axis=1).argmax())]
-    distance = np.linalg.norm(xy - xy[kept[0]], axis=1)
-    while len(kept) < most:
-        kept.append(int(distance.argmax()))
-        distance = np.minimum(distance, np.linalg.norm(xy - xy[kept[-1]], axis=1))
-    return np.sort(np.array(kept))
+    first = int(np.linalg.norm(xy - xy.mean(axis=0), axis=1).argmax())
+    return np.sort(np.array(farthest_points(xy, most, first)))

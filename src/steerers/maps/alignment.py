@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from steerers._choices import LIKELY, Resampling
 from steerers._files import StrPath
 from steerers.geometry import Size, estimate_homography
 from steerers.images.decode import fit_within
 from steerers.maps.bending import agreeing
 from steerers.maps.rasters import Raster, open_raster
 from steerers.maps.registration import (
-    LIKELY,
     MIN_INLIERS,
     Alignment,
     AlignOptions,
@@ -35,7 +35,7 @@ from steerers.maps.registration import (
 )
 from steerers.maps.tiles import refine_by_tiles
 from steerers.maps.transforms import Array, Transform, need_scipy, transfer
-from steerers.maps.warping import Resampling, sample, write_warped
+from steerers.maps.warping import sample, write_warped
 from steerers.viz.checkerboard import draw_checkerboard
 
 if TYPE_CHECKING:

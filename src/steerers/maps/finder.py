@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from steerers._choices import LIKELY, MAP_TILES
 from steerers.features import Features
-from steerers.geometry import Size, local_maps
+from steerers.geometry import Size, scale_at
 from steerers.images.exif import ground_distance
 from steerers.maps.coordinates import map_points
 from steerers.maps.index import MapIndex, Tile
@@ -84,11 +85,11 @@ class LocateOptions:
         threshold: least probability with which a photograph is on the map.
     """
 
-    tiles: int = 96
+    tiles: int = MAP_TILES
     guesses: int = 3
     iterations: int = 4
     num_keypoints: int = 4096
-    threshold: float = 0.5
+    threshold: float = LIKELY
 
     def __post_init__(self) -> None:
         for name in ("tiles", "guesses", "iterations", "num_keypoints"):
@@ -209,7 +210,7 @@ class Finder:
         """Whether a place is near enough to where the photograph was taken, and on the map."""
         middle = np.array([[(size[0] - 1) / 2, (size[1] - 1) / 2]])
         centre = map_points(matrix, middle)[0]
-        beyond = 0.5 * math.hypot(*size) * math.sqrt(abs(float(np.linalg.det(local_maps(matrix, middle)[0]))))
+        beyond = 0.5 * math.hypot(*size) * scale_at(matrix, middle[0])
         inside = all(-beyond <= at <= side + beyond for at, side in zip(centre, self.raster.size, strict=True))
         if not inside or prior.position is None or math.isinf(prior.within):
             return inside

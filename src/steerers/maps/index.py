@@ -10,7 +10,6 @@ While it is made, finished parts lie in a folder beside it; whoever begins again
 
 from __future__ import annotations
 
-import hashlib
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from steerers._choices import MAP_KEYPOINTS
 from steerers._console import Progress
-from steerers._files import StrPath
+from steerers._files import StrPath, checksum
 from steerers._parallel import alone
 from steerers._tables import Table, TableWriter, write_table
 from steerers.collection.manifest import Extraction
@@ -48,8 +48,6 @@ MARGIN = 32
 """Pixels around a window that are shown to the network, so that it sees what lies beside a keypoint."""
 EDGE = 8
 """Pixels beside the end of a map, or what has no data, that have no keypoints: the end itself would be one."""
-NUM_KEYPOINTS = 1024
-"""Of a window, at most."""
 _AT_ONCE = 16  # windows of a part
 
 _ERRORS = (KeyError, TypeError, ValueError, IndexError, OverflowError, RuntimeError, AttributeError)  # of damaged files
@@ -112,7 +110,7 @@ def index_map(
         OSError: naming the file, if it cannot be written.
     """
     path = index_path(raster.path) if out is None else Path(out)
-    extraction = extraction or Extraction(num_keypoints=NUM_KEYPOINTS)
+    extraction = extraction or Extraction(num_keypoints=MAP_KEYPOINTS)
     if path.is_file():
         there = MapIndex.open(path)
         there.check(raster, extraction, weights)
@@ -147,7 +145,7 @@ def _facts(raster: Raster, extraction: Extraction, weights: Sequence[StrPath]) -
         "map": raster.path.name,
         "bytes": stat.st_size,
         "modified": stat.st_mtime_ns,
-        "sha256": _hash(raster.path),
+        "sha256": checksum(raster.path),
         "size": list(raster.size),
         "bands": list(raster.bands),
         "crs": place.crs,
@@ -156,11 +154,6 @@ def _facts(raster: Raster, extraction: Extraction, weights: Sequence[StrPath]) -
         "checksum": extraction.checksum(weights),
         "cell": CELL,
     }
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _is_done(file: Path, facts: Mapping[str, Any]) -> bool:
@@ -340,7 +333,7 @@ class MapIndex:
         about, stat = self._table.about, raster.path.stat()
         again = f"remove {self.path} to have it made anew"
         same = about["bytes"] == stat.st_size and self.size == raster.size
-        if not same or (about["modified"] != stat.st_mtime_ns and about["sha256"] != _hash(raster.path)):
+        if not same or (about["modified"] != stat.st_mtime_ns and about["sha256"] != checksum(raster.path)):
             raise ValueError(f"{raster.path} has changed since {self.path} was made of {about['map']}: {again}")
         if self.bands != raster.bands:
             raise ValueError(f"{self.path} was made of the bands {self.bands}, not {raster.bands}: {again}")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from steerers.features import Features, Matches
-from steerers.geometry import Homography, Size, estimate_homography, local_maps, scaling, warp_image
+from steerers.geometry import Homography, Size, estimate_homography, scale_at, scaling, warp_image
 from steerers.images.decode import header_size
 from steerers.images.load import Image, load_image
 from steerers.maps.coordinates import map_points
@@ -49,7 +49,7 @@ class Look:
 
 
 class Photo:
-    """A photograph, shown in any size and described once in each.
+    """A photograph, shown in any size, decoded and described once in each.
 
     Attributes:
         size: (width, height) as stored.
@@ -58,11 +58,14 @@ class Photo:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size: Size = header_size(path)
+        self._shown: dict[int, Image] = {}
         self._kept: dict[tuple[int, ...], Features] = {}
 
     def shown(self, longest: int) -> Image:
         """With so many pixels on the longer side, at most."""
-        return load_image(self.path, max_size=longest)
+        if longest not in self._shown:
+            self._shown[longest] = load_image(self.path, max_size=longest)
+        return self._shown[longest]
 
     def features(self, pipeline: Pipeline, image: Image) -> Features:
         """Of what :meth:`shown` gave; always by the same pipeline."""
@@ -76,7 +79,7 @@ def look(raster: Raster, pipeline: Pipeline, photo: Photo, matrix: Array) -> Loo
     """Match a photograph with what the map shows where ``matrix`` puts it; ``None`` if that tells nothing."""
     size = photo.size
     centre = np.array([[(size[0] - 1) / 2, (size[1] - 1) / 2]])
-    scale = math.sqrt(abs(float(np.linalg.det(local_maps(matrix, centre)[0]))))  # pixels of the map in one of it
+    scale = scale_at(matrix, centre[0])  # pixels of the map in one of it
     image = photo.shown(_shown_side(max(size) * min(1.0, scale)))
     height, width = image.tensor.shape[1:]
     to_shown = torch.linalg.inv(image.to_stored).numpy()
@@ -115,8 +118,7 @@ def _cut(raster: Raster, matrix: Array, size: Size) -> tuple[Tensor, NDArray[np.
     nothing = torch.zeros(3, height, width), np.zeros((height, width), bool), to_map
     if not np.isfinite(corners).all() or (high <= low).any():
         return nothing
-    middle = np.array([[(width - 1) / 2, (height - 1) / 2]])
-    shrink = max(1.0, math.sqrt(abs(float(np.linalg.det(local_maps(to_map, middle)[0])))))  # map pixels in one of these
+    shrink = max(1.0, scale_at(to_map, [(width - 1) / 2, (height - 1) / 2]))  # map pixels in one of these
     read = tuple(max(1, math.ceil(side / shrink)) for side in (high - low))
     if read[0] * read[1] > 64 * width * height:  # beyond the horizon
         return nothing

@@ -21,11 +21,9 @@ import PIL.Image
 from steerers._choices import DEFAULT_MODEL
 from steerers._console import tell
 from steerers._files import StrPath
-from steerers.collection.extraction import check_failures, extract
 from steerers.collection.georeference import NotAlignedError
-from steerers.collection.matching import match_pairs
 from steerers.collection.pairing import Choice
-from steerers.collection.reconstruction import choose_unless_chosen
+from steerers.collection.reconstruction import match_photographs
 from steerers.collection.store import Collection, Photograph, find_names
 from steerers.collection.two_view import VerificationOptions
 from steerers.collection.verification import verify
@@ -131,11 +129,18 @@ def mosaic(
     folder = Path(folder or default_folder(out))
     if len(find_names(Path(photos), leave_out=folder)) < 2:
         raise ValueError(f"a mosaic needs two photographs or more, and {photos} has one")
-    collection = Collection.create(folder, photos, model, weights=weights, **extraction)
-    extract(collection, device=device, weights=weights)
-    check_failures(collection.failures(), strict or collection.status()["photographs"].done < 2)
-    choose_unless_chosen(collection, choice, device, weights)
-    match_pairs(collection, device=device, weights=weights, **(matching or {}))
+    collection = match_photographs(
+        photos,
+        folder,
+        model,
+        choice=choice,
+        matching=matching,
+        device=device,
+        weights=weights,
+        strict=strict,
+        least=2,
+        **extraction,
+    )
     return mosaic_matched(collection, out, options)
 
 

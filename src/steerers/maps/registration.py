@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from steerers._choices import Kind, Mirror
 from steerers._console import APART
 from steerers.geometry import (
     Homography,
@@ -17,26 +18,27 @@ from steerers.geometry import (
     estimate_affine,
     estimate_homography,
     estimate_similarity,
-    local_maps,
+    jacobians,
+    rotation_angles,
+    scale_at,
     scaling,
 )
 from steerers.images.decode import fit_within
 from steerers.maps.bending import Bending, fit_bending
 from steerers.maps.rasters import Raster
-from steerers.maps.transforms import KINDS, Array, Kind, Transform, transfer
+from steerers.maps.transforms import KINDS, Array, Transform, transfer
 
 if TYPE_CHECKING:
     from steerers.images.load import Image
     from steerers.pipeline import Pipeline
 
-Mirror = Literal["auto", "yes", "no"]
 MIRRORS: tuple[Mirror, ...] = get_args(Mirror)
 WORTH = 0.9
 """A more pliable kind is taken if it leaves less than this part of the squared distances."""
 BENT = 0.02
 """Of the longer side: how far from the map of the whole the matches of a bent image may lie."""
-LIKELY, MIN_INLIERS = 0.5, 12
-"""Least probability that two images show the same thing, and matches that agree, of those that are aligned."""
+MIN_INLIERS = 12
+"""Least matches that agree, of images that are aligned."""
 _ESTIMATORS: dict[Kind, Callable[..., Homography]] = {
     "similarity": estimate_similarity,
     "affine": estimate_affine,
@@ -114,11 +116,11 @@ class Alignment:
     def summary(self) -> str:
         """One line for people."""
         middle = [(side - 1) / 2 for side in self.transform.fixed_size]
-        linear = local_maps(self.transform.matrix, np.array([middle]))[0]
-        scale = math.sqrt(abs(np.linalg.det(linear)))
+        linear = jacobians(self.transform.matrix, np.array([middle]))[0]
+        scale = scale_at(self.transform.matrix, middle)
         mirror = np.diag([-1.0 if self.transform.mirrored else 1.0, 1.0])
         turned = mirror @ linear
-        angle = math.degrees(math.atan2(turned[0, 1] - turned[1, 0], turned[0, 0] + turned[1, 1]))
+        angle = math.degrees(float(rotation_angles(turned)))
         named = {"affine": "an affine map"}.get(self.transform.kind, f"a {self.transform.kind}")
         told = [f"{len(self.fixed)} of {self.num_matches} matches agree with {named}"]
         if self.num_tiles:
@@ -175,8 +177,12 @@ class Seen:
     def image(self, matcher: Pipeline, mirrored: bool = False) -> Image:
         """As the matcher takes it, or its mirror image."""
         pixels, valid = (self.pixels[:, ::-1], self.valid[:, ::-1]) if mirrored else (self.pixels, self.valid)
-        mask = None if valid.all() else np.ascontiguousarray(valid).astype(np.uint8)
-        return matcher.load_image(np.ascontiguousarray(pixels), mask)
+        return matcher.load_image(np.ascontiguousarray(pixels), mask_of(valid))
+
+
+def mask_of(valid: NDArray[np.bool_]) -> NDArray[np.uint8] | None:
+    """Where keypoints are allowed, as a matcher takes it, of (H, W) where there are data."""
+    return None if valid.all() else np.ascontiguousarray(valid).astype(np.uint8)
 
 
 def see(raster: Raster, max_size: int | None) -> Seen:

@@ -14,13 +14,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from steerers._console import progress
-from steerers.geometry import Size, estimate_similarity
+from steerers.geometry import Size, estimate_similarity, farthest_points
 from steerers.maps.bending import agreeing
 from steerers.maps.rasters import Raster, Window
-from steerers.maps.registration import MIN_INLIERS, Alignment, AlignOptions, Seen, finish, polish
+from steerers.maps.registration import MIN_INLIERS, Alignment, AlignOptions, Seen, finish, mask_of, polish
 from steerers.maps.transforms import Array, Transform
 from steerers.maps.warping import sample
 
@@ -88,7 +87,9 @@ def _choose(
     centres = centres * size - 0.5
     variety = np.array([_variety(seen[0], xy, side) for xy in centres])
     variety *= [_covers(seen[1], transform, xy, side) >= COVERED for xy in centres]
-    kept = _spread(centres, variety, options.tiles)
+    if not variety.any() or options.tiles < 1:
+        return []
+    kept = farthest_points(centres, options.tiles, int(variety.argmax()), variety)
     return [_window(centres[index], side, size) for index in kept]
 
 
@@ -117,21 +118,6 @@ def _covers(seen: Seen, transform: Transform, centre: Array, side: float) -> flo
     return float(seen.valid[rows, columns].sum() / len(grid))
 
 
-def _spread(centres: Array, worth: Array, most: int) -> list[int]:
-    """At most so many, each the farthest from those before, but nearer ones where there is more to see."""
-    left = worth > 0
-    if not left.any() or most < 1:
-        return []
-    kept = [int(worth.argmax())]
-    distance = np.linalg.norm(centres - centres[kept[0]], axis=1)
-    while len(kept) < min(most, int(left.sum())):
-        gain = np.where(left, distance * np.sqrt(worth), -1.0)
-        gain[kept] = -1.0
-        kept.append(int(gain.argmax()))
-        distance = np.minimum(distance, np.linalg.norm(centres - centres[kept[-1]], axis=1))
-    return kept
-
-
 def _window(centre: Array, side: float, size: Size) -> Window:
     """A square around a place, moved into the image as far as it fits."""
     left, top = (
@@ -158,7 +144,7 @@ def _match_tile(
     if other is None or (other.valid & valid).mean() < COVERED / 2:
         return None
     images = [
-        matcher.load_image(pixels, _mask(there)) for pixels, there in ((shown, valid), (other.pixels, other.valid))
+        matcher.load_image(pixels, mask_of(there)) for pixels, there in ((shown, valid), (other.pixels, other.valid))
     ]
     matches = matcher.match(*matcher.extract(images))
     p, q = matches.keypoints0.astype(np.float64), matches.keypoints1.astype(np.float64)
@@ -174,10 +160,6 @@ def _match_tile(
     ratio = np.array([(right - left) / size[0], (bottom - top) / size[1]])
     p, q = ((xy[kept] + 0.5) * ratio + [left, top] - 0.5 for xy in (p, q))
     return p, transform.to_moving(q)
-
-
-def _mask(valid: NDArray[np.bool_]) -> NDArray[np.uint8] | None:
-    return None if valid.all() else valid.astype(np.uint8)
 
 
 def _nearly_alike(similarity: Array) -> bool:

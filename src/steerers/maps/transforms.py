@@ -12,16 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from steerers._choices import Kind
 from steerers._files import StrPath, read_json, write_text
 from steerers.geometry import Size
+from steerers.maps.coordinates import map_points
 
 Array = NDArray[np.float64]
-Kind = Literal["similarity", "affine", "homography"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """From the stiffest to the most pliable."""
 
@@ -223,9 +224,7 @@ class Transform:
 
 def transfer(H: Array, xy: Array) -> Array:
     """(N, 2) points through a (3, 3) projective map; infinite where they have no place."""
-    homogeneous = np.column_stack([xy, np.ones(len(xy))]) @ H.T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.nan_to_num(homogeneous[:, :2] / homogeneous[:, 2:], nan=np.inf)
+    return np.nan_to_num(map_points(H, xy), nan=np.inf)
 
 
 def _size(values: Any) -> Size:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from steerers.features import Matches
-from steerers.geometry import estimate_homography, local_maps, rotation
+from steerers.features import Matches, angle_of_each
+from steerers.geometry import estimate_homography, fit_similarity, jacobians, rotation, rotation_angles, scale_at
+from steerers.maps.coordinates import map_points
 
 Array = NDArray[np.float64]
 
@@ -47,9 +48,10 @@ def vote(matches: Matches, size: tuple[int, int], scales: tuple[float, float]) -
         scales: the least and the largest scale from its pixels to those of the map.
     """
     p0, p1 = (np.asarray(points, np.float64) for points in (matches.keypoints0, matches.keypoints1))
-    turns = _turns(matches)
-    if turns is None:
+    degrees = angle_of_each(matches)
+    if degrees is None:
         return _sample(p0, p1, size, scales)
+    turns = np.radians(degrees.astype(np.float64))
     count = max(1, round(math.log(scales[1] / scales[0]) / math.log(STEP)))
     tried = np.geomspace(*scales, count + 1)
     arms, diagonal = p0 - (np.asarray(size) - 1) / 2, math.hypot(*size)
@@ -76,13 +78,6 @@ def vote(matches: Matches, size: tuple[int, int], scales: tuple[float, float]) -
     return Guess(fitted, best)
 
 
-def _turns(matches: Matches) -> Array | None:
-    """(K,) rotations in radians: of each match, or of all; ``None`` if unknown."""
-    if matches.angles is not None:
-        return np.radians(np.asarray(matches.angles, np.float64))
-    return None if matches.angle is None else np.full(len(matches), math.radians(matches.angle))
-
-
 def _sample(p0: Array, p1: Array, size: tuple[int, int], scales: tuple[float, float]) -> Guess | None:
     """Without rotations: by a homography of samples, if it is about as large as it may be."""
     tolerance = WITHIN * math.hypot(*size) * math.sqrt(scales[0] * scales[1]) / 4
@@ -94,22 +89,10 @@ def _sample(p0: Array, p1: Array, size: tuple[int, int], scales: tuple[float, fl
     return Guess(matrix, int(inliers.sum())) if scales[0] / 1.5 < scale < scales[1] * 1.5 else None
 
 
-def fit_similarity(p0: Array, p1: Array) -> Array:
-    """(3, 3) similarity that takes (K, 2) points to others, by least squares; of one point, a shift."""
-    z0, z1 = (points[:, 0] + 1j * points[:, 1] for points in (p0, p1))
-    m0, m1 = z0.mean(), z1.mean()
-    spread = float((np.abs(z0 - m0) ** 2).sum())
-    factor = complex((np.conj(z0 - m0) * (z1 - m1)).sum() / spread) if spread > 0 else 1 + 0j
-    shift = m1 - factor * m0
-    return np.array([[factor.real, -factor.imag, shift.real], [factor.imag, factor.real, shift.imag], [0, 0, 1]])
-
-
 def overlap(first: Array, second: Array, size: tuple[int, int]) -> bool:
     """Whether two maps put a photograph at about the same place, turned about alike."""
     centre = np.array([[(size[0] - 1) / 2, (size[1] - 1) / 2]])
-    linear = [local_maps(matrix, centre)[0] for matrix in (first, second)]
-    places = [matrix @ np.append(centre[0], 1) for matrix in (first, second)]
-    apart = np.linalg.norm(places[0][:2] / places[0][2] - places[1][:2] / places[1][2])
-    reach = 0.2 * math.hypot(*size) * math.sqrt(abs(float(np.linalg.det(linear[0]))))
-    turns = [math.atan2(part[0, 1] - part[1, 0], part[0, 0] + part[1, 1]) for part in linear]
+    apart = np.linalg.norm(map_points(first, centre) - map_points(second, centre))
+    reach = 0.2 * math.hypot(*size) * scale_at(first, centre[0])
+    turns = rotation_angles(np.concatenate([jacobians(matrix, centre) for matrix in (first, second)]))
     return bool(apart < reach and math.cos(turns[0] - turns[1]) > math.cos(NEAR))

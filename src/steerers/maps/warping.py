@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from steerers._choices import Resampling
 from steerers._files import StrPath
 from steerers.geometry import Size
 from steerers.maps.geotiff import write_geotiff
 from steerers.maps.rasters import Raster, Window
 from steerers.maps.transforms import Array, Transform
-
-Resampling = Literal["nearest", "linear", "cubic"]
-RESAMPLINGS: tuple[Resampling, ...] = get_args(Resampling)
 
 Read = Callable[[Window, Size], tuple[NDArray[Any], NDArray[np.bool_]]]
 """(H, W, C) pixels of a window of an image at a size, and (H, W) where there are some."""
