@@ -21,6 +21,9 @@ from steerers.geometry import (
     estimate_homography,
     estimate_pose,
     estimate_similarity,
+    farthest_points,
+    fit_similarity,
+    jacobians,
     nearest_points,
     quarter_turns,
     resized_points,
@@ -28,7 +31,9 @@ from steerers.geometry import (
     rotate_squashed,
     rotation,
     rotation_about_centre,
+    rotation_angles,
     rotation_of,
+    scale_at,
     scaling,
     to_normalised,
     to_pixels,
@@ -744,3 +749,34 @@ def test_pose_needs_pairs() -> None:
     points0, points1, *_ = pose_data(0)
     with pytest.raises(ValueError, match="points"):
         estimate_pose(points0[:10], points1[:11], K0, K1)
+
+
+@given(seeds, st.floats(-3, 3), st.floats(0.3, 3))
+def test_a_similarity_has_its_angle_and_scale_everywhere(seed: int, angle: float, scale: float) -> None:
+    H = np.eye(3)
+    H[:2, :2] = scale * rotation(angle).numpy()
+    H[:2, 2] = randn(2, seed=seed).numpy()
+    points = 50 * randn(6, 2, seed=seed + 1).numpy()
+    assert np.allclose(np.cos(rotation_angles(jacobians(H, points)) - angle), 1)
+    assert scale_at(H, points[0]) == pytest.approx(scale)
+    moved = transform_points(torch.from_numpy(H), torch.from_numpy(points)).numpy()
+    assert np.allclose(fit_similarity(points, moved), H)
+
+
+@given(seeds, st.integers(1, 12))
+def test_farthest_points_one_by_one(seed: int, count: int) -> None:
+    points, worth = randn(9, 2, seed=seed).numpy(), randn(9, seed=seed + 1).abs().numpy()
+    worth[4] = 0
+    for weights in (None, worth):
+        kept = farthest_points(points, count, 2, weights)
+        usable = [k for k in range(9) if weights is None or weights[k] > 0]
+        assert kept[0] == 2
+        assert len(set(kept)) == len(kept) == min(count, len(usable))
+        for step in range(1, len(kept)):
+            gains = {
+                k: min(math.dist(points[k], points[other]) for other in kept[:step])
+                * (1 if weights is None else math.sqrt(weights[k]))
+                for k in usable
+                if k not in kept[:step]
+            }
+            assert gains[kept[step]] == pytest.approx(max(gains.values()))

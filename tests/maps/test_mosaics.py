@@ -176,6 +176,7 @@ def test_refusals(flight: Path, tmp_path: Path) -> None:
         ([photos, "-o", tmp_path / "out.png"], "its ending must be .tif or .tiff"),
         ([photos, "-o", tmp_path / "no/out.tif"], "there is no folder"),
         ([photos, "-o", tmp_path / "out.tif", "--scale", "0"], "'0' is not a number above 0"),
+        ([photos, "-o", tmp_path / "out.tif", "--refine"], "unrecognized arguments: --refine"),
         ([tmp_path / "none", "-o", tmp_path / "out.tif"], "there is no folder"),
         ([tmp_path / "one", "-o", tmp_path / "out.tif"], "a mosaic needs two photographs or more"),
         (
