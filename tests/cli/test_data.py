@@ -1,4 +1,4 @@
-"""``steerers data check`` as users call it, on data that the tests make and break."""
+"""``steerers data`` as users call it, on data that the tests make and break."""
 
 from __future__ import annotations
 
@@ -346,3 +346,26 @@ def test_bad_input_is_one_line_and_exit_code_2(
         pass
     assert copy.name == "MegaDepth"
     assert_refused(["data", "check", *arguments], message)
+
+
+# Depth maps -----------------------------------------------------------------------------------------------------------
+
+
+def test_depth_maps_are_made_and_then_training_data_is_dense(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_scene(tmp_path / "scene")
+    small = ["--size", "64", "--planes", "16", "--views", "2"]
+    assert main(["data", "depth", str(tmp_path), *small]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"scene: 4 depth maps in .*depth_maps, \d+% of the pixels have a depth", said)
+    assert len(list((tmp_path / "scene" / "stereo" / "depth_maps").rglob("*.geometric.bin"))) == 4
+    assert check(tmp_path) == 0
+
+
+def test_depth_maps_that_cannot_be_made(tmp_path: Path) -> None:
+    assert_refused(["data", "depth", tmp_path], "no reconstruction")
+    write_scene(tmp_path / "bent", distortion=0.01)
+    assert_refused(["data", "depth", tmp_path], "lens distortion; use the folder that COLMAP's image_undistorter")
+    assert_refused(["data", "depth", tmp_path, "--planes", "2"], "planes must be at least 3, got 2")
+    assert_refused(["data", "depth", tmp_path, "--device", "abacus"], "abacus")

@@ -1,4 +1,4 @@
-"""``steerers data check DIR``: what is missing or broken in training data."""
+"""``steerers data``: what is missing or broken in training data (``check``), and depth maps for it (``depth``)."""
 
 from __future__ import annotations
 
@@ -82,6 +82,47 @@ CHECK = Command(
     ),
     run=run,
 )
+
+
+def make_depth(arguments: argparse.Namespace) -> int:
+    """Write depth maps, print how much of the photographs they cover."""
+    from steerers._console import progress
+    from steerers._devices import parse_device
+    from steerers.datasets.reconstruction import DEPTHS, open_scenes
+    from steerers.datasets.stereo import StereoOptions, write_depth_maps
+
+    device = parse_device(arguments.device)
+    chosen = StereoOptions(size=arguments.size, planes=arguments.planes, views=arguments.views)
+    for found in open_scenes(arguments.dir, arguments.images):
+        scene = found._replace(depths=found.home / DEPTHS)
+        total = len(scene.reconstruction)
+        written = list(progress(write_depth_maps(scene, chosen, device), scene.name, total))
+        covered = sum(fraction for _, fraction in written) / total
+        options.say(f"{scene.name}: {total} depth maps in {scene.depths}, {covered:.0%} of the pixels have a depth")
+    return 0
+
+
+DEPTH = Command(
+    name="depth",
+    help="make depth maps of reconstructions, for training",
+    description="Make depth maps of COLMAP reconstructions by plane sweep and write them as COLMAP does, into "
+    "stereo/depth_maps of each, where training looks for them. Cameras must have no lens distortion "
+    "(pycolmap.undistort_images). Meant for a GPU; on a CPU a photograph takes a minute or so.",
+    example="  steerers data depth undistorted --device cuda\n",
+    options=(
+        Option("dir", "a reconstruction, or a folder of them", Path, "DIR"),
+        Option("--images", "its photographs (default: DIR/images)", Path, "DIR"),
+        Option("--size", "longest side of a depth map in pixels (default: 512)", positive, "N", 512),
+        Option("--planes", "how many are tried, of each of five normals (default: 160)", positive, "N", 160),
+        Option("--views", "with how many photographs one is compared, at most (default: 8)", positive, "N", 8),
+        options.DEVICE,
+    ),
+    run=make_depth,
+)
 COMMAND = Command(
-    description="Look after training data.", example=EXAMPLE, title="what to do", metavar="ACTION", commands=[CHECK]
+    description="Look after training data, and make depth maps for it.",
+    example=EXAMPLE,
+    title="what to do",
+    metavar="ACTION",
+    commands=[CHECK, DEPTH],
 )

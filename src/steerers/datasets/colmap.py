@@ -1,8 +1,8 @@
 """Pairs from COLMAP reconstructions: photographs that see the same points, and the tracks of those points.
 
 A reconstruction is read with pycolmap (text or binary), or, on a machine without it, from the ``tracks.npz`` that
-:func:`export` writes. Tracks give correspondences at their observations; where COLMAP's depth maps exist too, these
-give them everywhere else.
+:func:`export` writes. Tracks give correspondences at their observations; where there are depth maps too, COLMAP's or
+those of :mod:`~steerers.datasets.stereo`, these give them everywhere.
 
 Photographs of a reconstruction need not stand upright: a drone comes back over its own path. The second of a pair is
 therefore rotated so that the tracks lie as in the first, and the rotations that training asks for are all that is left.
@@ -310,7 +310,7 @@ class TrackWarp:
         points0: (B, T, 2) observations in the first photographs, NaN where a pair has fewer; ``points1`` in the second.
         linear: (B, 2, 2), from offsets in the first photographs to offsets in the second.
         radius: pixels of the photograph that a point comes from.
-        dense: a warp that goes before that of the tracks wherever it is valid.
+        dense: a warp by depth that is used instead, where a batch has one: tracks are then anchors alone.
     """
 
     points0: Tensor
@@ -328,15 +328,12 @@ class TrackWarp:
         linear = torch.linalg.inv(self.linear)
         return self._warp(xy, self.points1, self.points0, linear, self.dense and self.dense.backward)
 
-    def _warp(self, xy: Tensor, source: Tensor, target: Tensor, linear: Tensor, first: Any) -> tuple[Tensor, Tensor]:
+    def _warp(self, xy: Tensor, source: Tensor, target: Tensor, linear: Tensor, dense: Any) -> tuple[Tensor, Tensor]:
+        if dense is not None:
+            return dense(xy)  # type: ignore[no-any-return]
         if not source.shape[1]:
-            moved, seen = torch.full_like(xy, torch.nan), torch.zeros_like(xy[..., 0], dtype=torch.bool)
-        else:
-            moved, seen = self._nearest(xy, source.to(xy), target.to(xy), linear.to(xy))
-        if first is None:
-            return moved, seen
-        dense, valid = first(xy)
-        return torch.where(valid[..., None], dense, moved), seen | valid
+            return torch.full_like(xy, torch.nan), torch.zeros_like(xy[..., 0], dtype=torch.bool)
+        return self._nearest(xy, source.to(xy), target.to(xy), linear.to(xy))
 
     def _nearest(self, xy: Tensor, source: Tensor, target: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
         reachable = source.nan_to_num(nan=_FAR)

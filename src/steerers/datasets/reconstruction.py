@@ -12,13 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from steerers._files import StrPath
+from steerers._files import StrPath, atomic_write
 from steerers.datasets.safe_arrays import read_named, write_named
 from steerers.geometry import Size
 from steerers.images.decode import MAX_PIXELS
 
 TRACKS = "tracks.npz"
 """The file that :func:`steerers.datasets.colmap.export` writes beside the photographs."""
+
+DEPTHS = Path("stereo", "depth_maps")
+"""Where COLMAP writes depth maps, below the folder of a reconstruction."""
 
 MIN_SHARED, MAX_ANGLE, MIN_AGREEMENT = 30, 60.0, 0.7
 """Of a pair that training takes: how many tracks its images share, at which mean angle (degrees) the two cameras see
@@ -266,10 +269,15 @@ def _observations(image: Any, point_ids: NDArray[np.int64]) -> tuple[NDArray[np.
 class Scene(NamedTuple):
     """A reconstruction and where its files are."""
 
-    name: str
+    home: Path
     reconstruction: Reconstruction
     images: Path
     depths: Path | None
+
+    @property
+    def name(self) -> str:
+        """That of its folder."""
+        return self.home.name
 
     def pairs(self) -> Covisible:
         """:func:`covisible` of the reconstruction; ValueError names the scene."""
@@ -291,22 +299,27 @@ def open_scenes(root: StrPath, images: StrPath | None = None, depths: StrPath | 
         below = "" if folder == Path(root) else folder.name
         tracks = tracks_file(folder)
         home = folder.parent if tracks == folder else folder
-        maps = Path(depths) / below if depths is not None else home / "stereo" / "depth_maps"
+        maps = Path(depths) / below if depths is not None else home / DEPTHS
         scene = Scene(
-            name=home.name,
+            home=home,
             reconstruction=Reconstruction.load(tracks) if tracks else Reconstruction.read(folder),
             images=Path(images) / below if images is not None else home / "images",
             depths=maps if maps.is_dir() or depths is not None else None,
         )
         if scene.depths is not None and not scene.depths.is_dir():
             raise ValueError(f"{scene.depths}: no such folder of depth maps")
-        if scene.depths is not None and scene.reconstruction.distorted.any():
-            raise ValueError(
-                f"{scene.depths}: depth maps need pinhole cameras, but {scene.reconstruction.distorted.sum()} of the "
-                "model have lens distortion; use the folder that COLMAP's image_undistorter "
-                "(pycolmap.undistort_images) wrote"
-            )
+        if scene.depths is not None:
+            check_pinholes(scene)
         yield scene
+
+
+def check_pinholes(scene: Scene) -> None:
+    """Refuse a scene for depth maps if a camera has lens distortion."""
+    if distorted := int(scene.reconstruction.distorted.sum()):
+        raise ValueError(
+            f"{scene.depths or scene.name}: depth maps need pinhole cameras, but {distorted} of the model have lens "
+            "distortion; use the folder that COLMAP's image_undistorter (pycolmap.undistort_images) wrote"
+        )
 
 
 def depth_path(depths: Path, name: str) -> Path:
@@ -342,6 +355,13 @@ def read_colmap_depth(path: StrPath) -> NDArray[np.float32]:
             f"{path}: a damaged depth map: {len(data) - start} bytes for {width} x {height} x {channels} values"
         )
     return np.frombuffer(data, "<f4", offset=start).reshape(height, width).astype(np.float32)
+
+
+def write_colmap_depth(path: StrPath, depth: NDArray[np.float32]) -> None:
+    """Write a (H, W) depth map, 0 for unknown, as COLMAP does; see :func:`read_colmap_depth`."""
+    height, width = depth.shape
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(f"{width}&{height}&1&".encode() + depth.astype("<f4").tobytes())
 
 
 def aspect_problem(size: Size, expected: Sequence[int] | NDArray[np.int64]) -> str | None:

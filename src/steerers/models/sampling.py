@@ -222,7 +222,7 @@ def refine(logits: Tensor, pixels: Tensor, size: int) -> Tensor:
     """
     radius = size // 2
     padded = F.pad(logits, (radius,) * 4, value=-torch.inf)  # what lies outside the image weighs nothing
-    window, offsets = _windows(padded, pixels, radius)
+    window, offsets = windows(padded, pixels, radius)
     weights = (window / SUBPIXEL_TEMPERATURE).softmax(dim=2)
     return pixels + weights @ offsets.to(weights.dtype)
 
@@ -237,7 +237,7 @@ def peaks(logits: Tensor, pixels: Tensor) -> Tensor:
         logits: (B, H, W); pixels: (B, N, 2) whole (x, y).
     """
     padded = F.pad(logits[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
-    window = _windows(padded, pixels, 1)[0].unflatten(2, (3, 3))  # (B, N, x, y)
+    window = windows(padded, pixels, 1)[0].unflatten(2, (3, 3))  # (B, N, x, y)
     (left, middle, right), (above, level, below) = (window.sum(dim=d).unbind(dim=2) for d in (3, 2))  # (B, N) each
     dx, dy = (right - left) / 6, (below - above) / 6
     dxx, dyy = (right + left - 2 * middle) / 3, (below + above - 2 * level) / 3
@@ -255,7 +255,7 @@ LEAST_CURVATURE = 0.02
 percentile; a network that has just begun has less, and nothing is learnt from where its hills would be."""
 
 
-def _windows(padded: Tensor, pixels: Tensor, radius: int) -> tuple[Tensor, Tensor]:
+def windows(padded: Tensor, pixels: Tensor, radius: int) -> tuple[Tensor, Tensor]:
     """(B, N, S) values around pixels of a map that is padded by the radius, column by column, and their (S, 2)
     offsets."""
     width = padded.shape[-1]

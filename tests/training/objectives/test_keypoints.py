@@ -17,10 +17,12 @@ from steerers.datasets.folder import Photographs
 from steerers.datasets.pairs import PairBatch, pixel_grid
 from steerers.datasets.views import Views
 from steerers.models.compact import CompactConfig
+from steerers.models.sampling import peaks
 from steerers.training.objectives import Term
 from steerers.training.objectives.keypoints import (
     DetectorObjective,
     KeypointOptions,
+    _expected,
     corner_response,
     joint_targets,
     keypoint_terms,
@@ -65,6 +67,56 @@ def test_the_loss_is_the_cross_entropy_to_the_best_common_pixels(seed: int, most
         total -= float((first + second.log_softmax(0)).topk(most).values.sum())
     assert float(term.count) == 2 * most
     assert float(term.total.detach()) == pytest.approx(total, rel=1e-4)
+
+
+@given(seeds, st.floats(0.3, 1.5), st.tuples(st.floats(-3, 22), st.floats(-3, 18)))
+def test_a_gaussian_target_is_the_mean_that_it_says(seed: int, sigma: float, place: tuple[float, float]) -> None:
+    log = randn(1, 16, 20, seed=seed)
+    found = float(_expected(log, torch.tensor([[place]], dtype=torch.float64), sigma))
+    x, y = min(max(place[0], 0.0), 19.0), min(max(place[1], 0.0), 15.0)
+    total = weights = 0.0
+    reach = math.ceil(2.5 * sigma)
+    for row in range(round(y) - reach, round(y) + reach + 1):
+        for column in range(round(x) - reach, round(x) + reach + 1):
+            weight = math.exp(-((row - y) ** 2 + (column - x) ** 2) / (2 * sigma**2))
+            total += weight * float(log[0, min(max(row, 0), 15), min(max(column, 0), 19)])
+            weights += weight
+    assert found == pytest.approx(total / weights, abs=1e-9)
+    nowhere = torch.full((1, 1, 2), torch.nan, dtype=torch.float64)
+    assert bool(_expected(log, nowhere, sigma).isfinite())
+
+
+@pytest.mark.parametrize("place", [(8.3, 7.6), (10.0, 6.5)])
+def test_what_has_learnt_a_gaussian_has_its_top_there(place: tuple[float, float]) -> None:
+    logits = torch.zeros(1, 16, 20, requires_grad=True)
+    optimiser = torch.optim.Adam([logits], lr=0.2)
+    xy = torch.tensor([[place]])
+    for _ in range(150):
+        optimiser.zero_grad()
+        (-_expected(logits.flatten(1).log_softmax(dim=1).view_as(logits), xy, 0.8).sum()).backward()
+        optimiser.step()
+    best = int(logits.detach().flatten().argmax())
+    found = peaks(logits.detach(), torch.tensor([[[best % 20, best // 20]]]))
+    assert float((found - xy).abs().max()) < 0.03
+
+
+def test_targets_with_sigma_lie_between_the_pixels_of_both_views() -> None:
+    """Two views with a hill each, at the same place of the scene between pixels: there is no gradient at the truth."""
+    batch = shifted((2.5, -1.5), count=1)
+    y, x = torch.meshgrid(torch.arange(16.0), torch.arange(20.0), indexing="ij")
+
+    def hill(at: tuple[float, float]) -> Tensor:
+        return (-((x - at[0]) ** 2 + (y - at[1]) ** 2) / (2 * 0.8**2))[None].clamp(min=-30).requires_grad_()
+
+    options = dataclasses.replace(PLAIN, most=1, sigma=0.8)
+    right = [hill((9.25, 8.75)), hill((11.75, 7.25))]
+    wrong = [hill((9.25, 8.75)), hill((12.15, 7.25))]
+    totals = [float(keypoint_terms(*pair, batch, options, 0.0)["keypoints"].total.detach()) for pair in (right, wrong)]
+    assert totals[0] < totals[1]
+    keypoint_terms(*right, batch, options, 0.0)["keypoints"].total.backward()
+    pixels = torch.tensor([[[9, 9]]])
+    moved = peaks(right[0].detach() - 0.5 * right[0].grad, pixels)
+    assert float((moved - torch.tensor([9.25, 8.75])).abs().max()) < 0.06
 
 
 def test_what_one_view_alone_sees_is_not_judged_and_padding_always_is() -> None:
@@ -278,6 +330,8 @@ def test_warps_that_are_known_at_tracks_alone_are_refused() -> None:
         ({"area": 0.0}, "area must be positive"),
         ({"reprojection": -1.0}, "reprojection must not be negative, got -1.0"),
         ({"margin": -1}, "margin must not be negative"),
+        ({"sigma": -0.5}, "sigma must not be negative, got -0.5"),
+        ({"reprojection_radius": 0.0}, "reprojection_radius must be positive, got 0.0"),
     ],
 )
 def test_wrong_options(changes: dict[str, object], message: str) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from steerers.datasets.pairs import PairBatch, Warp, check_options, correspondences, covered
 from steerers.geometry import to_normalised
 from steerers.models.base import LogitDetector
-from steerers.models.sampling import KeypointSampling, choose_keypoints
+from steerers.models.sampling import KeypointSampling, choose_keypoints, peaks, windows
 from steerers.training.objectives import Measures, Objective, Real, Term, Terms
 from steerers.training.objectives.dedode_keypoints import DedodeOptions, dedode_terms
 
@@ -31,6 +31,10 @@ class KeypointOptions:
     minimised. Corners (Shi and Tomasi's) start it and fade, near targets are suppressed as in DeDoDe v2 (Edstedt et
     al., CVPRW 2024), and sub-pixel keypoints are pulled together as in ALIKE (Zhao et al., 2022).
 
+    A target of whole pixels teaches keypoints to lie on them. With ``sigma`` it is a Gaussian about the top of the sum,
+    between pixels: its logarithm is a paraboloid, so that a network that has learnt it puts the top of its own where
+    the target is (``peaks`` of :mod:`steerers.models.sampling`).
+
     With ``sfm``, points of the reconstruction, it is DeDoDe's (:mod:`.dedode_keypoints`), whose options are in
     ``dedode``; of those here only ``num_keypoints`` and ``radius`` apply then.
 
@@ -38,9 +42,11 @@ class KeypointOptions:
         area: pixels of the common part for each target.
         most: targets a pair.
         suppress: side of the window in which only the best pixel may be a target.
+        sigma: standard deviation of a target, in pixels of each view; with 0 a target is a whole pixel.
         prior_weight: of the logarithm of the corners.
         prior_until: fraction of the run after which ``corners`` has faded.
         reprojection: weight of the distance between keypoints that should be one.
+        reprojection_radius: in pixels; keypoints that are farther apart are not one thing, and not pulled together.
         reliability: weight of the reward of keypoints whose descriptions match well, where both are trained together:
             the probability of the match less its mean, as in DISK (Tyszkiewicz et al., 2020).
         margin: pixels from the edge of a photograph within which nothing is a keypoint: that both views show the edge
@@ -53,10 +59,12 @@ class KeypointOptions:
     area: float = 220.0
     most: int = 512
     suppress: int = 5
+    sigma: float = 0.0
     prior: Literal["corners", "sfm", "none"] = "corners"
     prior_weight: float = 1.0
     prior_until: float = 0.4
     reprojection: float = 0.2
+    reprojection_radius: float = 3.0
     reliability: float = 0.0
     margin: int = 0
     num_keypoints: int = 512
@@ -66,8 +74,9 @@ class KeypointOptions:
     def __post_init__(self) -> None:
         weights = ("prior_weight", "reprojection", "reliability")
         check_options(self, "be odd and positive (1 is off)", lambda value: value > 0 and value % 2 == 1, "suppress")
-        check_options(self, "be positive", lambda value: value > 0, "area", "most", "num_keypoints", "radius")
-        check_options(self, "not be negative", lambda value: value >= 0, "margin", *weights)
+        sizes = ("area", "most", "num_keypoints", "radius", "reprojection_radius")
+        check_options(self, "be positive", lambda value: value > 0, *sizes)
+        check_options(self, "not be negative", lambda value: value >= 0, "margin", "sigma", *weights)
         if self.prior != "sfm" and self.dedode != DedodeOptions():
             raise ValueError(f"dedode is DeDoDe's objective, of prior 'sfm': it does not apply to {self.prior!r}")
         changed = [name for name in _OURS if getattr(self, name) != getattr(KeypointOptions, name)]
@@ -78,7 +87,18 @@ class KeypointOptions:
             )
 
 
-_OURS = ("area", "most", "suppress", "prior_weight", "prior_until", "reprojection", "reliability", "margin")
+_OURS = (
+    "area",
+    "most",
+    "suppress",
+    "sigma",
+    "prior_weight",
+    "prior_until",
+    "reprojection",
+    "reprojection_radius",
+    "reliability",
+    "margin",
+)
 
 
 def without_margin(batch: PairBatch, margin: int) -> PairBatch:
@@ -103,14 +123,32 @@ def keypoint_terms(
     with torch.no_grad():
         prior0, prior1 = _priors(batch, options, progress)
         moved_log1 = look_up(log1 + prior1, moved0).view_as(log0)
-        xy, real = joint_targets(log0 + prior0, moved_log1, seen0, options.most, options.suppress)
+        pixels, real = joint_targets(log0 + prior0, moved_log1, seen0, options.most, options.suppress)
+        xy = peaks(log0 + prior0 + moved_log1, pixels) if options.sigma > 0 else pixels.float()
         allowed = (seen0.flatten(1).sum(dim=1) / options.area).ceil()  # (B,)
         real = real & (torch.arange(xy.shape[1], device=xy.device) < allowed[:, None])
-    there, seen = batch.warp.forward(xy.float())
+    there, seen = batch.warp.forward(xy)
     real = real & seen
-    each = look_up(log0, xy.float()) + look_up(log1, there)
+    each = _expected(log0, xy, options.sigma) + _expected(log1, there, options.sigma)
     total = -torch.where(real, each, 0.0).sum() + 0.0 * (logits0.sum() + logits1.sum())
     return {"keypoints": Term(total, real.sum().to(total))}
+
+
+def _expected(log: Tensor, xy: Tensor, sigma: float) -> Tensor:
+    """(B, N) mean of (B, H, W) log-probabilities over Gaussians about (B, N, 2) places; see :class:`KeypointOptions`.
+
+    For NaN, as :func:`look_up`, it is any value.
+    """
+    if sigma == 0:
+        return look_up(log, xy)
+    radius = math.ceil(2.5 * sigma)
+    limits = xy.new_tensor([log.shape[2] - 1, log.shape[1] - 1])
+    xy = xy.nan_to_num().clamp(min=0).minimum(limits)
+    pixels = xy.round().long()
+    padded = F.pad(log[:, None], (radius,) * 4, mode="replicate")[:, 0]
+    around, offsets = windows(padded, pixels, radius)  # (B, N, S) and (S, 2)
+    squared = (pixels[:, :, None] + offsets - xy[:, :, None]).square().sum(dim=3)
+    return ((-squared / (2 * sigma**2)).softmax(dim=2) * around).sum(dim=2)
 
 
 def _log_sum(logits: Tensor, counted: Tensor) -> Tensor:
@@ -130,7 +168,7 @@ def _priors(batch: PairBatch, options: KeypointOptions, progress: float) -> tupl
 
 def reprojection_terms(xy0: Tensor, xy1: Tensor, batch: PairBatch, real: Real, options: KeypointOptions) -> Terms:
     """How far keypoints of the two views that should be one point are apart."""
-    matches = correspondences(xy0.detach(), xy1.detach(), batch.warp, options.radius, *real)
+    matches = correspondences(xy0.detach(), xy1.detach(), batch.warp, options.reprojection_radius, *real)
     each = reprojection_error(xy0, xy1, matches, batch.warp)
     nothing = 0.0 * (xy0.sum() + xy1.sum())
     return {"reprojection": Term(each.sum() + nothing, each.new_full((), len(each)), options.reprojection)}
