@@ -16,6 +16,7 @@ from torch import Tensor
 
 import steerers
 from helpers import EXAMPLES, run_command
+from steerers import refinement
 from steerers.features import Matches, load_matches
 from steerers.geometry import rotation
 from steerers.images.load import load_image
@@ -51,6 +52,34 @@ def points(count: int = 40, margin: float = 30.0, seed: int = 1) -> Tensor:
 
 def shaken(xy: Tensor, by: float, seed: int = 2) -> Tensor:
     return xy + by * (2 * torch.rand(xy.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 1)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_resolutions_above_one_another_give_what_each_gives(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, masked: bool
+) -> None:
+    """A GPU registers matches of all scales together, in one image of all resolutions; a CPU one after the other."""
+    scene, scales = Scene(), (0.5, 0.7, 1.0, 1.4, 2.0)
+    xy0 = points(60, seed=4)
+    maps = torch.stack([scales[k % 5] * rotation(0.3).double() for k in range(60)])
+    images = scene.seen().to(dtype), scene.seen(torch.eye(2).double() * 1.2).to(dtype)
+    xy1 = shaken(1.2 * xy0, 0.4)
+    masks = {}
+    if masked:
+        masks = {"mask1": torch.ones(SIZE, SIZE, dtype=torch.bool)}
+        masks["mask1"][:60] = False
+    monkeypatch.setattr(refinement, "local_maps", lambda *_: maps.to(dtype))
+    monkeypatch.setattr(refinement, "SETTLED", -1.0)  # a GPU takes all steps
+    apart, together = (refined(*images, xy0, xy1, together=how, **masks) for how in (False, True))
+    views = [refinement.Resolutions(image, None) for image in images]
+    assert len(refinement._groups(views, maps.to(dtype))) == 5
+    assert len(refinement._groups(views, maps.to(dtype), together=True)) == 1
+    assert bool(apart.moved.any())
+    assert torch.equal(apart.moved, together.moved)
+    torch.testing.assert_close(
+        together.keypoints1, apart.keypoints1, atol=1e-3 if dtype == torch.float32 else 1e-9, rtol=0
+    )
 
 
 def refined(image0: Tensor, image1: Tensor, xy0: Tensor, xy1: Tensor, angle: float = 0.0, **more: object) -> Refined:

@@ -12,6 +12,7 @@ reach over the border, or that do not become alike.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -144,6 +145,7 @@ def refine_places(
     mask0: Tensor | None = None,
     mask1: Tensor | None = None,
     options: RefineOptions | None = None,
+    together: bool | None = None,
 ) -> Refined:
     """Move the keypoints of image 1 to where the keypoints of image 0 are seen.
 
@@ -155,6 +157,8 @@ def refine_places(
             from where neighbouring matches lie.
         mask0: (H, W), true where the image can be relied on; ``mask1`` likewise.
         options: see :class:`RefineOptions`.
+        together: register matches of all scales at once, in one image of all resolutions, rather than by resolutions,
+            in chunks; by default on a GPU, where every launch costs.
 
     Returns:
         The places of image 1 with their covariances.
@@ -167,25 +171,53 @@ def refine_places(
     everything = Refined(
         xy1.clone(), xy1.new_full((len(xy1), 2, 2), torch.inf), maps.clone(), xy1.new_zeros(len(xy1)).bool()
     )
-    zoom = torch.linalg.det(maps)  # (K,) pixels of image 1 for a pixel of image 0
-    for template, moving, chosen in ((0, 1, zoom >= 1), (1, 0, zoom < 1)):
-        levels = (zoom.abs().clamp(1e-6, 1e6).log2() * (0.5 if template == 0 else -0.5) * 2).round().long()
-        for level in levels[chosen & (levels <= COARSEST)].unique().tolist():
-            job = (chosen & (levels == level)).nonzero()[:, 0]
-            jobs = job.split(CHUNK if job.device.type == "cpu" else len(job))
-            fixed, seen = views[template].level(0), views[moving].level(level)
+    groups = _groups(views, maps, xy0.device.type != "cpu" if together is None else together)
 
-            def register(job: Tensor, template: int = template, fixed: _Level = fixed, seen: _Level = seen) -> Refined:
-                linear = maps[job] if template == 0 else torch.linalg.inv(maps[job])
-                centres = (xy0[job], xy1[job])
-                patches = _Patches(fixed, centres[template], options.radius)
-                found = _register(patches, seen, centres[1 - template], linear, options)
-                return found.of_image1(centres, template)
+    def register(group: _Group) -> Refined:
+        job, swapped = group.job, _determinant(maps[group.job]) < 1  # (k,) the template is of image 1
+        ends = ((xy1[job], xy0[job]), (xy0[job], xy1[job]))
+        own, other = (torch.where(swapped[:, None], *end) for end in ends)
+        linear = torch.where(swapped[:, None, None], _inverse(maps[job]), maps[job])
+        found = _register(_Patches(group.fixed, own, options.radius), group.moving, other, linear, options)
+        return found.of_image1(xy0[job], xy1[job], swapped)
 
-            for job, part in zip(jobs, spread_on(xy0.device, register, jobs), strict=True):
-                for whole, piece in zip(everything, part, strict=True):
-                    whole[job] = piece
+    for group, found in zip(groups, spread_on(xy0.device, register, groups), strict=True):
+        for whole, part in zip(everything, found, strict=True):
+            whole[group.job] = part
     return everything
+
+
+class _Group(NamedTuple):
+    """Matches that are registered together: (k,) indices, and the resolutions that their patches are of."""
+
+    job: Tensor
+    fixed: _Level
+    moving: _Level
+
+
+def _groups(views: Sequence[Resolutions], maps: Tensor, together: bool = False) -> list[_Group]:
+    """All matches but those whose scale differs too much: those of two resolutions in chunks, or all ``together``.
+
+    The template is of the coarser image; the other is reduced to its resolution.
+    """
+    octaves = _determinant(maps).abs().clamp(1e-6, 1e6).log2()  # twice: (K,) of pixels of image 1 for one of image 0
+    reduced = octaves.abs().round().long()  # half octaves by which the finer image is reduced
+    kinds = torch.where(octaves < 0, -1 - reduced, reduced).masked_fill(reduced > COARSEST, _NONE)  # (K,)
+    present = [kind for kind in kinds.unique().tolist() if kind != _NONE]
+    levels = [
+        (views[1].level(0), views[0].level(-1 - kind)) if kind < 0 else (views[0].level(0), views[1].level(kind))
+        for kind in present
+    ]
+    if together and levels:
+        job = (kinds != _NONE).nonzero()[:, 0]
+        which = torch.bucketize(kinds[job], torch.tensor(present, device=maps.device))  # (k,)
+        fixed, moving = (_Level.packed(side, which) for side in zip(*levels, strict=True))
+        return [_Group(job, fixed, moving)]
+    chunks = [(kinds == kind).nonzero()[:, 0].split(CHUNK) for kind in present]
+    return [_Group(job, *pair) for pair, jobs in zip(levels, chunks, strict=True) for job in jobs]
+
+
+_NONE = 1000  # no kind of match
 
 
 # Local maps -----------------------------------------------------------------------------------------------------------
@@ -219,8 +251,8 @@ def local_maps(xy0: Tensor, xy1: Tensor, angles: Tensor | None, neighbours: int)
         misfit = (d1 - d0 @ linear.mT).norm(dim=-1)
         weight = agrees / (1 + (misfit / (2 + 0.1 * length1)) ** 2) ** 2  # (K, M)
         weighted = (d0 * weight[..., None]).mT
-        linear = (d1.mT @ weighted.mT + prior @ ridge) @ torch.linalg.inv(weighted @ d0 + ridge)
-    sound = torch.linalg.det(linear) > 0.25 * torch.linalg.det(prior)
+        linear = (d1.mT @ weighted.mT + prior @ ridge) @ _inverse(weighted @ d0 + ridge)
+    sound = _determinant(linear) > 0.25 * _determinant(prior)
     return torch.where(sound[:, None, None], linear, prior)
 
 
@@ -250,24 +282,47 @@ moves what it interpolates by up to 0.05 pixels."""
 
 
 class _Level(NamedTuple):
-    """An image at one resolution, smoothed."""
+    """An image at one resolution, smoothed; or several, one above the other, of which every match has its own."""
 
     values: Tensor  # (1, 1, FINE h, FINE w)
     valid: Tensor | None  # (1, 1, h, w) 1 where the image can be relied on
-    size: Tensor  # (2,) width and height
-    ratio: Tensor  # (2,) pixels of this resolution for a pixel of the image, along x and y
+    size: Tensor  # (2,) width and height, or (K, 2) of the resolution of every match
+    ratio: Tensor  # (2,) or (K, 2) pixels of this resolution for a pixel of the image, along x and y
+    top: Tensor | None = None  # (K,) the row at which the resolution of every match begins
+
+    @classmethod
+    def packed(cls, levels: Sequence[_Level], which: Tensor) -> _Level:
+        """Several as one, for (K,) matches with the index of theirs: a GPU then needs one launch, not one for each."""
+        heights = [level.values.shape[2] // FINE for level in levels]
+        tops = torch.tensor([sum(heights[:k]) for k in range(len(levels))]).to(which)
+        valid = [level._all_valid() if level.valid is None else level.valid for level in levels]
+        masked = any(level.valid is not None for level in levels)
+        size, ratio = (torch.stack([getattr(level, name) for level in levels])[which] for name in ("size", "ratio"))
+        values = _stacked([level.values for level in levels])
+        return cls(values, _stacked(valid) if masked else None, size, ratio, tops[which].to(size))
+
+    def _all_valid(self) -> Tensor:
+        return torch.ones_like(self.values[:, :, ::FINE, ::FINE])
 
     def at(self, xy: Tensor) -> Tensor:
         """(K, P) values at (K, P, 2) pixels of this resolution."""
-        return self._sample(self.values, xy)
+        return self._sample(self.values, xy, FINE)
 
     def inside(self, xy: Tensor) -> Tensor:
         """(K, P) whether pixels of this resolution are in the image and can be relied on."""
-        inside = ((xy >= 1) & (xy <= self.size - 2)).all(dim=-1)
-        return inside if self.valid is None else inside & (self._sample(self.valid, xy) > 0.99)
+        inside = ((xy >= 1) & (xy <= self.size[..., None, :] - 2)).all(dim=-1)
+        return inside if self.valid is None else inside & (self._sample(self.valid, xy, 1) > 0.99)
 
-    def _sample(self, values: Tensor, xy: Tensor) -> Tensor:
-        grid = (2 * xy + 1) / self.size - 1
+    def _sample(self, values: Tensor, xy: Tensor, fine: int) -> Tensor:
+        """Bilinearly, ``fine`` values for a pixel; beyond the border the nearest value."""
+        if self.top is None:
+            grid = (2 * xy + 1) / self.size - 1
+        else:
+            edge = (1 / fine - 1) / 2  # the centre of the first value
+            xy = xy.clamp(min=edge).minimum(self.size[:, None] - 1 - edge)
+            x, y = xy[..., 0], xy[..., 1] + self.top[:, None]
+            width, height = values.shape[3] // fine, values.shape[2] // fine
+            grid = torch.stack([(2 * x + 1) / width - 1, (2 * y + 1) / height - 1], dim=-1)
         return F.grid_sample(values, grid[None], "bilinear", "border", align_corners=False)[0, 0]
 
     def to_level(self, xy: Tensor) -> Tensor:
@@ -277,6 +332,12 @@ class _Level(NamedTuple):
     def to_image(self, xy: Tensor) -> Tensor:
         """The way back."""
         return (xy + 0.5) / self.ratio - 0.5
+
+
+def _stacked(maps: Sequence[Tensor]) -> Tensor:
+    """(1, 1, H, W) maps one above the other, padded to one width."""
+    width = max(one.shape[3] for one in maps)
+    return torch.cat([F.pad(one, (0, width - one.shape[3])) for one in maps], dim=2)
 
 
 class Resolutions:
@@ -364,20 +425,19 @@ class _Registered(NamedTuple):
     covariances: Tensor  # (K, 2, 2) of the translation, in squared pixels of the template
     good: Tensor  # (K,) bool
 
-    def of_image1(self, keypoints: tuple[Tensor, Tensor], template: int) -> Refined:
-        """As places of image 1; what is not good stays."""
-        linear = self.linear
-        if template == 0:
-            places, covariances = self.centres, self.linear @ self.covariances @ self.linear.mT
-        else:  # the template is of image 1: where in it is the keypoint of image 0?
-            linear = _inverse(linear)
-            places = keypoints[1] + (linear @ (keypoints[0] - self.centres)[..., None])[..., 0]
-            covariances = self.covariances
+    def of_image1(self, keypoints0: Tensor, keypoints1: Tensor, swapped: Tensor) -> Refined:
+        """As places of image 1; what is not good stays. Where ``swapped``, (K,), the template is of image 1, in which
+        the keypoint of image 0 is sought."""
+        back = _inverse(self.linear)
+        sought = keypoints1 + (back @ (keypoints0 - self.centres)[..., None])[..., 0]
+        places = torch.where(swapped[:, None], sought, self.centres)
+        moved = self.linear @ self.covariances @ self.linear.mT
+        covariances = torch.where(swapped[:, None, None], self.covariances, moved)
         good = self.good & torch.isfinite(places).all(dim=1)
         return Refined(
-            torch.where(good[:, None], places, keypoints[1]),
+            torch.where(good[:, None], places, keypoints1),
             torch.where(good[:, None, None], covariances, torch.inf),
-            linear,
+            torch.where(swapped[:, None, None], back, self.linear),
             good,
         )
 
@@ -385,7 +445,8 @@ class _Registered(NamedTuple):
 def _register(patches: _Patches, level: _Level, centres: Tensor, linear: Tensor, options: RefineOptions) -> _Registered:
     """Gauss-Newton, inverse compositional: the steps are those of the template, so that its normal equations are
     solved once."""
-    centre, linear = level.to_level(centres), level.ratio[:, None] * linear
+    centre, linear = level.to_level(centres), level.ratio[..., None] * linear
+    waits = level.top is None  # on a GPU, which takes all together, nothing is asked that would have to be waited for
     start, first = centre, linear
     seen = patches.inside & level.inside(_mapped(centre, linear, patches.grid))
     weight = patches.window * seen  # (K, P)
@@ -398,7 +459,7 @@ def _register(patches: _Patches, level: _Level, centres: Tensor, linear: Tensor,
     normal = weighted @ jacobian
     damping = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0, 1.0]).to(normal) * DAMPING
     damped = normal + torch.diag_embed(damping * normal.diagonal(dim1=1, dim2=2).mean(dim=1, keepdim=True) + 1e-9)
-    solver = torch.linalg.solve(damped, weighted)  # (K, 6, P)
+    solver = torch.linalg.solve_ex(damped, weighted).result  # (K, 6, P)
     correlation = template.new_zeros(len(template))
     for step in range(options.iterations):
         values, _ = _normalised(level.at(_mapped(centre, linear, patches.grid)), weight)
@@ -407,7 +468,7 @@ def _register(patches: _Patches, level: _Level, centres: Tensor, linear: Tensor,
         change = torch.bmm(solver, (values - template)[..., None])[..., 0]  # (K, 6)
         linear = linear @ _inverse(torch.eye(2).to(change) + change[:, 2:].view(-1, 2, 2) / options.radius)
         centre = centre - (linear @ change[:, :2, None])[..., 0]
-        if float((change[:, :2].abs().amax(dim=1) > SETTLED).float().mean()) < 0.02:
+        if waits and float((change[:, :2].abs().amax(dim=1) > SETTLED).float().mean()) < 0.02:
             break
     values, _ = _normalised(level.at(_mapped(centre, linear, patches.grid)), weight)
     final = (weight * values * template).sum(dim=1)
@@ -416,16 +477,17 @@ def _register(patches: _Patches, level: _Level, centres: Tensor, linear: Tensor,
         residual = residual - nuisance * (weight * nuisance * residual).sum(dim=1, keepdim=True)
     covariance = _covariance(patches, weighted, normal, (weight * residual.square()).sum(dim=1))
     deviation = _eigenvalues(covariance)[1].sqrt()
-    shift = torch.linalg.solve(linear, (start - centre)[..., None])[..., 0]  # (K, 2) pixels of the template
+    shift = (_inverse(linear) @ (start - centre)[..., None])[..., 0]  # (K, 2) pixels of the template
     plainest = _eigenvalues(normal[:, :2, :2])[0]
-    stretch = torch.linalg.det(linear) / torch.linalg.det(first)
+    stretch = _determinant(linear) / _determinant(first)
     good = (
         enough & (final >= options.min_correlation) & (final >= correlation) & (shift.norm(dim=1) <= options.max_shift)
     )
     good &= (deviation <= options.max_deviation) & (stretch > 0.5) & (stretch < 2) & (contrast > MIN_CONTRAST)
     good &= plainest > MIN_SLOPE
-    doubtful = (good & (shift.norm(dim=1) > 0.8)).nonzero()[:, 0]  # others are not nearly as near to another place
-    good[doubtful] &= ~_repeats(
+    far = shift.norm(dim=1) > 0.8  # others are not nearly as near to another place
+    doubtful = (good & far).nonzero()[:, 0] if waits else torch.arange(len(good), device=good.device)
+    good[doubtful] &= ~far[doubtful] | ~_repeats(
         patches,
         (weight * template)[doubtful],
         weight[doubtful],
@@ -434,7 +496,7 @@ def _register(patches: _Patches, level: _Level, centres: Tensor, linear: Tensor,
         shift[doubtful],
         options.max_repeat * final[doubtful],
     )
-    return _Registered(level.to_image(centre), linear / level.ratio[:, None], covariance, good)
+    return _Registered(level.to_image(centre), linear / level.ratio[..., None], covariance, good)
 
 
 DAMPING = 0.3
@@ -495,7 +557,7 @@ def _covariance(patches: _Patches, weighted: Tensor, normal: Tensor, variance: T
     variance = variance.clamp(min=1e-6) / (1 - FITTED / independent).clamp(min=0.2)
     white = variance / smoothing[:, 3].square().sum() ** 2
     level = normal.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
-    inverse = torch.linalg.inv(normal + (1e-3 * level + 1e-9) * torch.eye(6).to(normal))
+    inverse = torch.linalg.inv_ex(normal + (1e-3 * level + 1e-9) * torch.eye(6).to(normal)).inverse
     covariance: Tensor = inverse @ (rows @ rows.mT) @ inverse.mT  # (K, 6, 6)
     return covariance[:, :2, :2] * white[:, None, None]
 
@@ -539,10 +601,16 @@ def _eigenvalues(symmetric: Tensor) -> tuple[Tensor, Tensor]:
     return mean - spread, mean + spread
 
 
+def _determinant(linear: Tensor) -> Tensor:
+    """(K,) of (K, 2, 2), written out."""
+    (a, b), (c, d) = (row.unbind(dim=-1) for row in linear.unbind(dim=-2))
+    return a * d - b * c
+
+
 def _inverse(linear: Tensor) -> Tensor:
     """(K, 2, 2), written out: a tenth of the time of the general one."""
     (a, b), (c, d) = (row.unbind(dim=-1) for row in linear.unbind(dim=-2))
-    return torch.stack([d, -b, -c, a], dim=-1).view(-1, 2, 2) / (a * d - b * c)[:, None, None]
+    return torch.stack([d, -b, -c, a], dim=-1).view(-1, 2, 2) / _determinant(linear)[:, None, None]
 
 
 def _mapped(centre: Tensor, linear: Tensor, grid: Tensor) -> Tensor:

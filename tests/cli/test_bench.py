@@ -201,9 +201,28 @@ def test_pipeline_of_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert len(rows) == 5
 
 
+def test_refine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    assert main(["bench", "refine", "--num", "60", "--size", "200x160", "--repeats", "1", "--json", str(path)]) == 0
+    told, header, *lines = capsys.readouterr().out.splitlines()
+    assert told.startswith("width 200, height 160, num 60, repeats 1, seed 0, device CPU ")
+    assert header.split()[:3] == ["form", "images", "ms"]
+    rows = read(path)["rows"]
+    assert [(row["form"], row["images"]) for row in rows] == [
+        (form, images) for form in ("one resolution after the other", "together") for images in ("ready", "as read")
+    ]
+    for line, row in zip(lines, rows, strict=True):
+        assert f" {1e3 * row['cost']['seconds']:.2f} " in line
+        assert row["speedup"] == pytest.approx(row["plain"]["seconds"] / row["cost"]["seconds"])
+        assert row["after"] < 0.1 < row["before"]
+        assert row["same"] > 0.95
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["refine", "--num", "0"], "'0' is not a whole number of at least 1"),
+        (["refine", "--size", "9x9x9"], "'9x9x9' is not a width and height"),
         (["describe", "--size", "784"], "'784' is not a width and height such as 640x480"),
         (["describe", "--size", "0x5"], "'0x5' is not a width and height"),
         (["describe", "--precision", "float8"], "unknown precision 'float8'; use one of float32, bfloat16, float16"),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from steerers.benchmarks.speed.collection import CollectionRow
     from steerers.benchmarks.speed.extraction import ExtractionRow, PipelineRow
     from steerers.benchmarks.speed.matching import MatchingRow
+    from steerers.benchmarks.speed.refinement import RefinementRow
     from steerers.models.zoo import Model
 
 
@@ -232,6 +233,44 @@ def _pipeline_table(rows: Sequence[PipelineRow]) -> str:
     return options.table([["way", "seconds", "images/s", "matches"], *cells], "<>>>")
 
 
+# Refinement -----------------------------------------------------------------------------------------------------------
+
+
+def run_refine(arguments: argparse.Namespace) -> int:
+    """Measure, print, write."""
+    from steerers.benchmarks.speed import busy_neighbours
+    from steerers.benchmarks.speed.refinement import RefinementSettings, bench_refinement
+
+    options.check_output(arguments.json)
+    device = parse_device(arguments.device)
+    width, height = arguments.size
+    settings = RefinementSettings(width, height, arguments.num, arguments.repeats)
+    with busy_neighbours(arguments.load):
+        rows = bench_refinement(device, settings)
+    told = {**asdict(settings), **_environment(device, arguments.load)}
+    _show(told, _refinement_table(rows))
+    _write_json(arguments.json, {**told, "rows": [{**asdict(row), "speedup": row.speedup} for row in rows]})
+    return 0
+
+
+def _refinement_table(rows: Sequence[RefinementRow]) -> str:
+    head = ["form", "images", "ms", "ratio", "extra MiB", "px before", "px after", "same"]
+    cells = [
+        [
+            row.form,
+            row.images,
+            f"{1e3 * row.cost.seconds:.2f}",
+            f"{row.speedup:.1f}x",
+            f"{row.cost.extra_bytes / 2**20:.1f}",
+            f"{row.before:.3f}",
+            f"{row.after:.3f}",
+            f"{100 * row.same:.1f} %",
+        ]
+        for row in rows
+    ]
+    return options.table([head, *cells], "<<>>>>>>")
+
+
 # Collections ----------------------------------------------------------------------------------------------------------
 
 
@@ -349,6 +388,23 @@ PIPELINE = Command(
     ),
     run=run_pipeline,
 )
+REFINE = Command(
+    name="refine",
+    help="exact places of matches: all scales together, against one resolution after the other",
+    description="Time and peak extra memory of refining the matches of two views of noise, rotated by 30 degrees and "
+    "in perspective, so that their scales differ: by resolutions and all together, with images made ready and not, in "
+    "the same run.",
+    example="""\
+  steerers bench refine --num 1000
+  steerers bench refine --device cuda --repeats 30
+""",
+    options=(
+        Option("--num", "matches (%(default)s)", positive, "N", 1000),
+        Option("--size", "of the images, pixels (default: 1024x768)", options.parse_size, "WxH", (1024, 768)),
+        *_measuring_options(10),
+    ),
+    run=run_refine,
+)
 COLLECTION = Command(
     name="collection",
     help="extracting, comparing and matching a collection",
@@ -373,7 +429,7 @@ COLLECTION = Command(
     ),
     run=run_collection,
 )
-SUBJECTS = (MATCH, DESCRIBE, PIPELINE, COLLECTION)
+SUBJECTS = (MATCH, DESCRIBE, PIPELINE, REFINE, COLLECTION)
 COMMAND = Command(
     description="Measure speed and memory.",
     example="\n".join(subject.example.splitlines()[0] for subject in SUBJECTS),
