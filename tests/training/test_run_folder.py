@@ -35,6 +35,7 @@ from steerers.training.run_folder import (
     SPECTRUM,
     CheckpointError,
     RunLog,
+    _recipe,
     check_folder,
     check_resumable,
     export_model,
@@ -431,6 +432,8 @@ def test_the_recipe_says_all_but_where_the_data_lay(tmp_path: Path) -> None:
     for part in (again, expected := to_dict(config)):
         part["data"].pop("path"), part["data"].pop("colmap")
     assert again == expected
+    started = replace(config, model=replace(config.model, weights="/home/me/runs/before.safetensors"))
+    assert _recipe(started)["model"]["weights"] == "before.safetensors"
 
 
 def test_half_precision_halves_the_floating_point_weights_alone(tmp_path: Path) -> None:

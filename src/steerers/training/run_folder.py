@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from pickle import UnpicklingError
 from typing import Any
 
@@ -410,8 +410,10 @@ def export_model(
 
 
 def _recipe(config: TrainConfig) -> dict[str, Any]:
-    """The configuration without where the data lay, which is nobody's business but the machine's."""
+    """The configuration without where data and weights lay, which is nobody's business but the machine's."""
     recipe = to_dict(config)
+    for key in ("weights", "detector_weights", "backbone_weights"):
+        recipe["model"][key] = PurePath(recipe["model"][key]).name
     recipe["data"] = {key: value for key, value in recipe["data"].items() if key not in ("path", "colmap")}
     return recipe
 
