@@ -13,6 +13,7 @@ from maps.places import photo_matrix, write_map, write_photo
 from steerers.benchmarks.maps import Outcome, read_truth, summarise
 
 pytest.importorskip("rasterio")
+pytest.importorskip("scipy")
 
 HEADER = "file,gps_lat,gps_lon,yaw_deg,centre_x,centre_y,checked"
 

@@ -14,6 +14,7 @@ from helpers import EXAMPLES, assert_refused, contents, run_command
 from maps.places import photo_matrix, write_map, write_photo
 
 pytest.importorskip("rasterio")
+pytest.importorskip("scipy")
 
 
 @pytest.fixture(scope="module")

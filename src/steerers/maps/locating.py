@@ -26,6 +26,7 @@ from steerers.maps.index import MapIndex, index_map, index_path
 from steerers.maps.looking import Look, Photo
 from steerers.maps.rasters import Raster, open_map
 from steerers.maps.space import LARGE, RADIUS, View, fit_view
+from steerers.maps.transforms import need_scipy
 
 Array = NDArray[np.float64]
 
@@ -198,6 +199,7 @@ class Locator:
         matching: Mapping[str, Any] | None = None,
         options: LocateOptions | None = None,
     ) -> None:
+        need_scipy()
         if matching is not None and matching.get("refine"):
             raise ValueError("places on maps are not refined: leave refine out")
         path = index_path(raster.path) if index is None else Path(index)
