@@ -152,8 +152,11 @@ class Finder:
         guesses: list[Guess] = []
         looked: list[tuple[Guess, Look | None]] = []
         step = AT_ONCE * len(self._rotations)
+        compared: set[int] = set()
         for start in range(0, len(pairs), step):
-            guesses = _distinct([*guesses, *self._vote(photo, pairs[start : start + step], prior)], photo.size)
+            some = pairs[start : start + step]
+            compared |= {one.tile.number for one in some}
+            guesses = _distinct([*guesses, *self._vote(photo, some, prior)], photo.size)
             left = [one for one in guesses if not _is_among(one, looked, photo.size)]
             if not left or left[0].votes < max(LEAST, STANDING_OUT * (left[1].votes if len(left) > 1 else 0)):
                 continue
@@ -165,10 +168,10 @@ class Finder:
         if _chance(looked) < SURE:
             least = WORTH * max((one.votes for one, seen in looked if seen is not None), default=0)
             left = [one for one in guesses if one.votes >= least and not _is_among(one, looked, photo.size)]
-            some = left[: self.options.guesses - len(looked)]
-            looked += [(one, self._look_well(photo, one.matrix, prior)) for one in some]
+            rest = left[: self.options.guesses - len(looked)]
+            looked += [(one, self._look_well(photo, one.matrix, prior)) for one in rest]
         best = max((seen for _, seen in looked if seen is not None), key=lambda seen: seen.logit, default=None)
-        return Found(best, _chance(looked), len(pairs))
+        return Found(best, _chance(looked), len(compared))
 
     # Guessing ---------------------------------------------------------------------------------------------------------
 
