@@ -14,6 +14,7 @@ from helpers import EXAMPLES, assert_refused, contents, run_command
 from maps.places import photo_matrix, write_map, write_photo
 
 pytest.importorskip("rasterio")
+pytest.importorskip("scipy")
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,8 @@ def test_photographs_are_located_and_written(folder: Path, tmp_path: Path) -> No
     page = (tmp_path / "out" / "report.html").read_text()
     assert "2 of 3 photographs are on map.tif." in page
     assert page.count("<polygon") == 2
+    assert "Not on the map" in page
+    assert "<td>brick.png</td><td>the best place on it has" in page
     assert "http" not in page.replace("http://www.w3.org", "")  # it needs nothing else
 
 

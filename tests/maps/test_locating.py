@@ -22,6 +22,7 @@ from steerers.maps.outputs import draw_on_map, to_geojson, write_photograph, wri
 from steerers.maps.space import View
 
 rasterio = pytest.importorskip("rasterio")
+pytest.importorskip("scipy")
 
 SIFT = Extraction("sift", num_keypoints=512)
 """Takes little time, and has no rotations of matches."""

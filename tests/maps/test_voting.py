@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from steerers.features import Matches
 from steerers.geometry import fit_similarity
 from steerers.maps.coordinates import map_points
-from steerers.maps.voting import overlap, vote
+from steerers.maps.voting import NEAR, STEP, TURNS, WITHIN, overlap, vote
+
+pytest.importorskip("scipy")
 
 SIZE = (1200, 800)
 
@@ -58,6 +60,31 @@ def test_whether_matches_have_rotations_of_their_own_or_none(rotations: str) -> 
     found = vote(make(matrix, 40, 60, 0, rotations), SIZE, (0.6, 1.6))
     assert found is not None
     assert np.abs(found.matrix - matrix).max() < 30
+
+
+def count_plainly(matches: Matches, scales: tuple[float, float]) -> int:
+    """Most votes by the distances of all pairs of places."""
+    p0, p1 = matches.keypoints0.astype(float), matches.keypoints1.astype(float)
+    turns = np.full(len(p0), matches.angle) if matches.angles is None else matches.angles
+    steps = max(1, round(math.log(scales[1] / scales[0]) / math.log(STEP)))
+    best = 0
+    for angle in np.linspace(-math.pi, math.pi, TURNS, endpoint=False):
+        agree = np.cos(np.radians(turns.astype(float)) - angle) > math.cos(NEAR)
+        for scale in np.geomspace(*scales, steps + 1):
+            arms = map_points(similarity(angle, scale, (0.0, 0.0)), p0[agree] - (np.array(SIZE) - 1) / 2)
+            places = p1[agree] - arms
+            for place in places:
+                near = np.hypot(*(places - place).T) < WITHIN * scale * math.hypot(*SIZE)
+                best = max(best, int(near.sum()))
+    return best
+
+
+@pytest.mark.parametrize("rotations", ["each", "one"])
+def test_votes_are_counted_as_by_all_pairs(rotations: str) -> None:
+    matches = make(similarity(-1.0, 1.2, (800.0, 900.0)), 6, 60, 1, rotations)
+    found = vote(matches, SIZE, (1.0, 1.4))
+    assert found is not None
+    assert found.votes == count_plainly(matches, (1.0, 1.4)) > 2
 
 
 def test_wrong_matches_alone_have_few_votes() -> None:

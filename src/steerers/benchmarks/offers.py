@@ -449,8 +449,9 @@ MAP = Offer(
     help="where on a map photographs were taken",
     about="Look for photographs on a map, as `steerers locate` does, with nothing known beforehand and, with --within, "
     "with the GPS positions of truth.csv: how many are placed within 20, 50 and 100 pixels of the truth on the map, "
-    "the error of the angle to north, false answers, seconds a photograph; and of photographs of elsewhere, how many "
-    "are taken to be on the map.",
+    "the error of the angle to north, false answers, seconds a photograph, how many of the best answers are right, "
+    "however unlikely; and of photographs of elsewhere, how many are taken to be on the map. MODEL:tta:8 describes "
+    "every photograph at eight rotations.",
     example="""\
   steerers eval map --data fongyuan --corners '120.71,24.26 120.72,24.26 120.72,24.25 120.71,24.25' --within 500
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from steerers._choices import Resize
-from steerers._files import checksum
+from steerers._files import StrPath, checksum
 from steerers.benchmarks.offers import MAX_SIZE, SPEC
 from steerers.matching.fingerprints import describe_strategy, fingerprint, sha256
 from steerers.steering.representations import Order
@@ -49,7 +48,7 @@ def load_runs(
     num_keypoints: int,
     max_size: int | None = MAX_SIZE,
     device: str | torch.device = "cpu",
-    weights: Sequence[str | os.PathLike[str]] = (),
+    weights: Sequence[StrPath] = (),
     precision: str = "float32",
     resize: Resize = "fit",
 ) -> list[Run]:
@@ -61,15 +60,23 @@ def load_runs(
     """
     from steerers.pipeline import load
 
-    parsed = [_parse_spec(spec) for spec in specs]
-    given = _deal(weights, [(model, options["detector"]) for model, options in parsed])
     sized = partial(load, num_keypoints=num_keypoints, max_size=max_size, resize=resize)
     configured = partial(sized, device=device, precision=precision)
     runs = [
         Run(label, configured(model, weights=files, **options))
-        for label, (model, options), files in zip(specs, parsed, given, strict=True)
+        for label, (model, options, files) in zip(specs, read_specs(specs, weights), strict=True)
     ]
     return share_extractors(runs)
+
+
+def read_specs(
+    specs: Sequence[str], weights: Sequence[StrPath] = ()
+) -> list[tuple[str, dict[str, Any], list[StrPath]]]:
+    """What :func:`load_runs` reads: of each the model, keyword arguments of :func:`steerers.load`, and the files that
+    it needs."""
+    parsed = [_parse_spec(spec) for spec in specs]
+    dealt = _deal(weights, [(model, options["detector"]) for model, options in parsed])
+    return [(model, options, files) for (model, options), files in zip(parsed, dealt, strict=True)]
 
 
 def _parse_spec(text: str) -> tuple[str, dict[str, Any]]:
@@ -100,9 +107,7 @@ def _parse_option(text: str, part: str) -> tuple[str, float]:
         raise ValueError(f"cannot read {text!r}: {name} must be a {kind}, got {value!r}") from None
 
 
-def _deal(
-    weights: Sequence[str | os.PathLike[str]], models: Sequence[tuple[str, str | None]]
-) -> list[list[str | os.PathLike[str]]]:
+def _deal(weights: Sequence[StrPath], models: Sequence[tuple[str, str | None]]) -> list[list[StrPath]]:
     """For each model the files that it needs, by their names; of one model, all."""
     from steerers.models import zoo
 

@@ -10,7 +10,7 @@ every place that was looked at had been equally likely beforehand, and none of t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from steerers._choices import LIKELY, MAP_TILES
 from steerers.features import Features
 from steerers.geometry import Size, scale_at
 from steerers.images.exif import ground_distance
+from steerers.images.load import Image
 from steerers.maps.coordinates import map_points
 from steerers.maps.index import MapIndex, Tile
 from steerers.maps.looking import SHOWN, Look, Photo, look
@@ -111,25 +112,29 @@ class Found:
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """The features of a photograph, shown in some size, a tile to compare them with, and the least and largest scale
-    from pixels of the photograph to those of the map."""
+    from pixels of the photograph to those of the map; with test-time augmentation also the rotation, in degrees, at
+    which the photograph was described, which is about that of right matches."""
 
     features: Features
     tile: Tile
     scales: tuple[float, float]
+    angle: float | None = None
 
 
 class Finder:
     """Looks for photographs on one map.
 
     Args:
-        raster: the map; ``index`` its index; ``pipeline`` the model that the index was made with.
+        raster: the map; ``index`` its index; ``pipeline`` the model that the index was made with. If it has test-time
+            augmentation, photographs are described and compared with tiles at each of its rotations.
     """
 
     def __init__(
         self, raster: Raster, index: MapIndex, pipeline: Pipeline, options: LocateOptions | None = None
     ) -> None:
         self.raster, self.index, self.options = raster, index, options or LocateOptions()
-        self.thorough = replace(pipeline, num_keypoints=self.options.num_keypoints, max_size=None)
+        self._rotations = [None] if pipeline.tta is None else pipeline.rotations
+        self.thorough = replace(pipeline, num_keypoints=self.options.num_keypoints, max_size=None, tta=None)
         self.quick = replace(self.thorough, num_keypoints=index.extraction.num_keypoints)
         if isinstance(pipeline.strategy, SoftmaxStrategy):
             more = replace(pipeline.strategy.options, threshold=min(QUICK, pipeline.strategy.options.threshold))
@@ -146,8 +151,12 @@ class Finder:
         pairs = self._candidates(photo, prior)
         guesses: list[Guess] = []
         looked: list[tuple[Guess, Look | None]] = []
-        for start in range(0, len(pairs), AT_ONCE):
-            guesses = _distinct([*guesses, *self._vote(photo, pairs[start : start + AT_ONCE], prior)], photo.size)
+        step = AT_ONCE * len(self._rotations)
+        compared: set[int] = set()
+        for start in range(0, len(pairs), step):
+            some = pairs[start : start + step]
+            compared |= {one.tile.number for one in some}
+            guesses = _distinct([*guesses, *self._vote(photo, some, prior)], photo.size)
             left = [one for one in guesses if not _is_among(one, looked, photo.size)]
             if not left or left[0].votes < max(LEAST, STANDING_OUT * (left[1].votes if len(left) > 1 else 0)):
                 continue
@@ -159,17 +168,20 @@ class Finder:
         if _chance(looked) < SURE:
             least = WORTH * max((one.votes for one, seen in looked if seen is not None), default=0)
             left = [one for one in guesses if one.votes >= least and not _is_among(one, looked, photo.size)]
-            some = left[: self.options.guesses - len(looked)]
-            looked += [(one, self._look_well(photo, one.matrix, prior)) for one in some]
+            rest = left[: self.options.guesses - len(looked)]
+            looked += [(one, self._look_well(photo, one.matrix, prior)) for one in rest]
         best = max((seen for _, seen in looked if seen is not None), key=lambda seen: seen.logit, default=None)
-        return Found(best, _chance(looked), len(pairs))
+        return Found(best, _chance(looked), len(compared))
 
     # Guessing ---------------------------------------------------------------------------------------------------------
 
     def _vote(self, photo: Photo, pairs: Sequence[Candidate], prior: Prior) -> list[Guess]:
         """What the matches with some tiles vote for, as far as it is allowed."""
         found = self.quick.match_pairs([(one.features, self.index.features(one.tile)) for one in pairs])
-        voted = [vote(matches, photo.size, one.scales) for matches, one in zip(found, pairs, strict=True)]
+        voted = [
+            vote(matches if one.angle is None else replace(matches, angle=one.angle), photo.size, one.scales)
+            for matches, one in zip(found, pairs, strict=True)
+        ]
         return [one for one in voted if one is not None and self._is_allowed(one.matrix, photo.size, prior)]
 
     def _candidates(self, photo: Photo, prior: Prior) -> list[Candidate]:
@@ -180,13 +192,22 @@ class Finder:
             own = [tile for tile in tiles if tile.level in levels]
             if not own:
                 continue
-            features = self.quick.extract(photo.shown(longest))
-            alike = self.index.similarities(features.descriptions, self._irreps)
-            for tile in own:
-                ratio = longest / max(photo.size) * self.index.resolution(tile.level)
-                found.append((float(alike[tile.number]), Candidate(features, tile, (ratio / REACH, ratio * REACH))))
+            for features, angle in self._describe(photo.shown(longest)):
+                alike = self.index.similarities(features.descriptions, self._irreps)
+                for tile in own:
+                    ratio = longest / max(photo.size) * self.index.resolution(tile.level)
+                    one = Candidate(features, tile, (ratio / REACH, ratio * REACH), angle)
+                    found.append((float(alike[tile.number]), one))
         found.sort(key=lambda one: -one[0])
-        return [one for _, one in found[: self.options.tiles]]
+        return [one for _, one in found[: self.options.tiles * len(self._rotations)]]
+
+    def _describe(self, image: Image) -> Iterator[tuple[Features, float | None]]:
+        """The features of a shown photograph, at each rotation, and that in degrees."""
+        for angle in self._rotations:
+            if angle is None:
+                yield self.quick.extract(image), None
+            else:
+                yield self.quick.extract_rotated(image, angle), math.degrees(angle)
 
     def _sizes(self, size: Size, prior: Prior) -> list[tuple[int, list[int]]]:
         """Longest sides in which a photograph is shown, and the levels with which it is compared then."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -26,6 +26,7 @@ from steerers.maps.index import MapIndex, index_map, index_path
 from steerers.maps.looking import Look, Photo
 from steerers.maps.rasters import Raster, open_map
 from steerers.maps.space import LARGE, RADIUS, View, fit_view
+from steerers.maps.transforms import need_scipy
 
 Array = NDArray[np.float64]
 
@@ -179,10 +180,12 @@ class Locator:
         index: of the map, by default the one beside it; if there is none, it is made.
         extraction: model and options of an index that is made.
         weights: of the model, see :func:`steerers.load`.
+        matching: how features are matched, as :func:`steerers.load` takes it: ``strategy``, ``order`` and others, but
+            not ``refine``; by default as suits the model.
         options: how thoroughly is looked.
 
     Raises:
-        ValueError: if the index is of another map or model, or the map has changed since.
+        ValueError: if the index is of another map or model, or the map has changed since, or ``matching`` refines.
     """
 
     def __init__(
@@ -193,8 +196,12 @@ class Locator:
         extraction: Extraction | None = None,
         weights: Sequence[StrPath] = (),
         device: str | torch.device = "cpu",
+        matching: Mapping[str, Any] | None = None,
         options: LocateOptions | None = None,
     ) -> None:
+        need_scipy()
+        if matching is not None and matching.get("refine"):
+            raise ValueError("places on maps are not refined: leave refine out")
         path = index_path(raster.path) if index is None else Path(index)
         if path.is_file():
             opened = MapIndex.open(path)
@@ -202,7 +209,8 @@ class Locator:
         else:
             tell(f"{raster.path.name} has no index yet: it is made once, in {path}")
             opened = index_map(raster, path, extraction=extraction, weights=weights, device=device)
-        self._finder = Finder(raster, opened, opened.extraction.load(weights, device=device), options)
+        pipeline = opened.extraction.load(weights, device=device, **(matching or {}))
+        self._finder = Finder(raster, opened, pipeline, options)
         self.place = self._finder.place
 
     def __enter__(self) -> Locator:

@@ -30,6 +30,7 @@ def draw_report(
 ) -> str:
     """The page; ``pictures`` of photographs on the map by their paths."""
     found = [one for one in located if one.found]
+    missing = [(one.photo.name, one.reason) for one in located if not one.found]
     seconds = sum(one.seconds for one in located) / max(1, len(located))
     shown = [
         ("photographs", f"{len(located):,}"),
@@ -42,7 +43,8 @@ def draw_report(
         f'<p class="soft">{len(found)} of {len(located)} photographs are on {escape(raster.path.name)}.</p>',
         tiles(shown),
         section("The map", _overview(raster, found)),
-        section("Photographs", _rows(located)),
+        section("Photographs", _rows(found)) if found else "",
+        section("Not on the map", table([("name", "why"), *missing])) if missing else "",
         section("On the map", _pictures(found, pictures)) if pictures else "",
         section("Made with", made_with(settings)),
     ]
@@ -67,16 +69,13 @@ def _overview(raster: Raster, found: Sequence[Located]) -> str:
     return svg(width, height, parts)
 
 
-def _rows(located: Sequence[Located]) -> str:
-    rows = [("name", "probability", "longitude, latitude", "heading", "m a pixel", "inliers", "RMSE, m", "")]
-    for one in located:
-        place = ("", "", "", "", "")
-        if one.found:
-            lon, lat = one.centre
-            numbers = f"{one.heading:.1f}°", f"{one.resolution:.3g}", f"{one.inliers}", f"{one.rmse:.2g}"
-            place = (f"{lon:.6f}, {lat:.6f}", *numbers)
-        rows.append((one.photo.name, f"{one.probability:.3f}", *place, one.reason))
-    return table(rows, "-n-nnnn-")
+def _rows(found: Sequence[Located]) -> str:
+    rows = [("name", "probability", "longitude, latitude", "heading", "m a pixel", "inliers", "RMSE, m")]
+    for one in found:
+        lon, lat = one.centre
+        numbers = f"{one.heading:.1f}°", f"{one.resolution:.3g}", f"{one.inliers}", f"{one.rmse:.2g}"
+        rows.append((one.photo.name, f"{one.probability:.3f}", f"{lon:.6f}, {lat:.6f}", *numbers))
+    return table(rows, "-n-nnnn")
 
 
 def _pictures(found: Sequence[Located], pictures: Mapping[str, PIL.Image.Image]) -> str:

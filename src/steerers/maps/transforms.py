@@ -40,7 +40,9 @@ def need_scipy() -> None:
     try:
         import scipy  # noqa: F401
     except ImportError as error:
-        raise ImportError('alignments and mosaics are computed by SciPy: pip install "steerers[maps]"') from error
+        raise ImportError(
+            'places, alignments and mosaics are computed by SciPy: pip install "steerers[maps]"'
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)

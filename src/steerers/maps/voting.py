@@ -47,6 +47,8 @@ def vote(matches: Matches, size: tuple[int, int], scales: tuple[float, float]) -
         size: (width, height) of the photograph.
         scales: the least and the largest scale from its pixels to those of the map.
     """
+    from scipy.spatial import KDTree
+
     p0, p1 = (np.asarray(points, np.float64) for points in (matches.keypoints0, matches.keypoints1))
     degrees = angle_of_each(matches)
     if degrees is None:
@@ -62,11 +64,11 @@ def vote(matches: Matches, size: tuple[int, int], scales: tuple[float, float]) -
             continue
         turned = arms[own] @ rotation(float(angle)).numpy().T
         for scale in tried:
-            centres = p1[own] - scale * turned
-            apart = np.linalg.norm(centres[:, None] - centres[None], axis=2) < WITHIN * scale * diagonal
-            votes = apart.sum(axis=1)
+            centres, reach = p1[own] - scale * turned, WITHIN * scale * diagonal
+            tree = KDTree(centres)
+            votes = tree.query_ball_point(centres, reach, return_length=True)
             if votes.max() > best:
-                chosen = own[apart[votes.argmax()]]
+                chosen = own[sorted(tree.query_ball_point(centres[votes.argmax()], reach))]
                 best, found = int(votes.max()), (float(angle), float(scale), chosen)
     if found is None:
         return None
