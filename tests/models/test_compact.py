@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import steerers
-from helpers import EXAMPLES, assert_near, describe_image, detect_image, extract_image
+from helpers import EXAMPLES, assert_near, describe_image, detect_image, extract_image, randn, seeds
 from steerers.accel.networks import for_inference
 from steerers.accel.networks.compact import FastPyramid
 from steerers.features import Keypoints
@@ -21,7 +21,7 @@ from steerers.images.load import load_image, make_picture
 from steerers.matching.strategies import make_strategy
 from steerers.models import zoo
 from steerers.models.base import SingleExtractor
-from steerers.models.compact import DIAMETER, Compact, CompactConfig, Pyramid, fold_batch_norms, textured
+from steerers.models.compact import DIAMETER, Compact, CompactConfig, Pyramid, fold_batch_norms, smoothed, textured
 from steerers.models.sampling import KeypointSampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -207,10 +207,12 @@ def test_the_default_is_small() -> None:
         {"hidden": 10**6},
         {"context": 10**6},
         {"context": -1},
+        {"antialias": -1},
+        {"antialias": 5},
     ],
 )
 def test_shapes_that_are_none_are_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"channels|context"):
+    with pytest.raises(ValueError, match=r"channels|context|antialias"):
         CompactConfig(**changes)  # type: ignore[arg-type]
 
 
@@ -421,6 +423,31 @@ def test_a_batch_is_its_images() -> None:
 def test_wrong_scales_are_refused(scales: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match=r"scales must be 1 and then some between 0 and 1, got"):
         Pyramid(Bright(), scales)
+
+
+@given(seeds, st.tuples(st.integers(2, 9), st.integers(2, 9)))
+def test_smoothing_is_the_binomial_window(seed: int, size: tuple[int, int]) -> None:
+    features = randn(2, 3, *size, seed=seed)
+    window = torch.tensor([1.0, 2, 1], dtype=torch.float64) / 4
+    padded = F.pad(features, (1, 1, 1, 1), mode="replicate")
+    expected = F.conv2d(padded, (window[:, None] * window).expand(3, 1, 3, 3), groups=3)
+    assert_near(smoothed(features), expected, 1e-12)
+
+
+def test_smoothed_features_hardly_depend_on_where_pixels_fall() -> None:
+    """An image that is moved by one pixel: without smoothing, halving sees the other pixels of it."""
+    torch.manual_seed(0)
+    rough = Compact(SMALL).eval()
+    smooth = Compact(replace(SMALL, antialias=4)).eval()
+    smooth.load_state_dict(rough.state_dict())
+    image = load_image(ASTRONAUT, max_size=200).tensor[None, :, :160, :160]
+    changes = []
+    for network in (rough, smooth):
+        with torch.no_grad():
+            here, moved = network.logits(image[..., :-32, :-32]), network.logits(image[..., 1:-31, 1:-31])
+        inner, outer = here[:, 33:-31, 33:-31], moved[:, 32:-32, 32:-32]
+        changes.append(float((inner - outer).std() / inner.std()))
+    assert changes[1] < 0.7 * changes[0]
 
 
 def test_the_embedded_model_has_two_scales_and_finds_what_is_four_times_as_large() -> None:

@@ -48,6 +48,8 @@ class CompactConfig:
         hidden: width of the perceptron that makes it.
         context: residual blocks at twice the coarsest stride, whose result is added to the coarsest features, so that
             these see twice as far; 0 is none.
+        antialias: of how many strides, from the finest on, features are smoothed before they are halved. Without, an
+            image that is moved by one pixel has other features, and its keypoints are a fifth of a pixel off.
     """
 
     channels: tuple[int, ...] = (16, 32, 64, 128, 192)
@@ -55,6 +57,7 @@ class CompactConfig:
     dim: int = 256
     hidden: int = 512
     context: int = 0
+    antialias: int = 0
 
     def __post_init__(self) -> None:
         if len(self.channels) != len(self.blocks) + 1 or not self.blocks:
@@ -63,6 +66,8 @@ class CompactConfig:
             raise ValueError(f"channels, blocks, dim and hidden must be positive, got {self}")
         if self.context < 0:
             raise ValueError(f"context must not be negative, got {self.context}")
+        if not 0 <= self.antialias <= len(self.blocks):
+            raise ValueError(f"antialias must be from 0 to {len(self.blocks)}, got {self.antialias}")
         if self._num_weights() > MAX_WEIGHTS:
             raise ValueError(f"a compact network has at most {MAX_WEIGHTS:,} weights, but this is more: {self}")
 
@@ -96,8 +101,11 @@ class FeatureMaps(NamedTuple):
 class Trunk(nn.Module):
     """All that is computed for every pixel; images of a multiple of the coarsest stride."""
 
-    def __init__(self, channels: tuple[int, ...], blocks: tuple[int, ...], context: int = 0) -> None:
+    def __init__(
+        self, channels: tuple[int, ...], blocks: tuple[int, ...], context: int = 0, antialias: int = 0
+    ) -> None:
         super().__init__()
+        self.antialias = antialias
         self.stem = nn.Conv2d(3, channels[0], 3, padding=1)
         self.stages = nn.ModuleList(
             nn.Sequential(_halving(fine, coarse), *(Residual(coarse) for _ in range(count)))
@@ -115,8 +123,8 @@ class Trunk(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """The logits (B, 1, H, W) of (B, 3, H, W) images, then the features at strides 2, 4, ..."""
         features = [self.stem((images - MEAN) / DEVIATION).relu_()]
-        for stage in self.stages:
-            features.append(stage(features[-1]))
+        for index, stage in enumerate(self.stages):
+            features.append(stage(smoothed(features[-1]) if index < self.antialias else features[-1]))
         if self.context is not None:
             features[-1] = self.context(features[-1])
         for index in reversed(range(len(self.laterals))):
@@ -149,7 +157,7 @@ class Compact(TrunkExtractor, LogitDetector):
         super().__init__()
         self.config = config or CompactConfig()
         self.sampling, self.dim, channels = sampling, self.config.dim, self.config.channels
-        self.trunk = Trunk(channels, self.config.blocks, self.config.context)
+        self.trunk = Trunk(channels, self.config.blocks, self.config.context, self.config.antialias)
         self.describer = Describer(sum(channels[1:]), self.config.hidden, self.dim)
 
     def forward(self, images: Tensor) -> FeatureMaps:
@@ -267,6 +275,12 @@ class Context(nn.Module):
         for block in self.blocks:
             seen = block(seen)
         return x + F.interpolate(self.last(seen), scale_factor=2.0, mode="bilinear", align_corners=False)
+
+
+def smoothed(features: Tensor) -> Tensor:
+    """(B, C, H, W), by the binomial window 1, 2, 1: what is too fine for half the size is taken out, not aliased."""
+    padded = F.pad(features, (1, 1, 1, 1), mode="replicate")
+    return F.avg_pool2d(F.avg_pool2d(padded, 2, stride=1), 2, stride=1)
 
 
 def _halving(inputs: int, outputs: int) -> nn.Sequential:

@@ -228,8 +228,9 @@ def compact(path: Path, scales: Sequence[float] = (1.0,)) -> Part[Extractor]:
 def _compact_config(metadata: Mapping[str, str]) -> CompactConfig:
     """The shape of the network that a run exported."""
     shape = json.loads(metadata["config"])["model"]["compact"]
-    channels, blocks, context = tuple(shape["channels"]), tuple(shape["blocks"]), int(shape.get("context", 0))
-    return CompactConfig(channels, blocks, int(shape["dim"]), int(shape["hidden"]), context)
+    channels, blocks = tuple(shape["channels"]), tuple(shape["blocks"])
+    later = {name: int(shape.get(name, 0)) for name in ("context", "antialias")}  # files that are older have none
+    return CompactConfig(channels, blocks, int(shape["dim"]), int(shape["hidden"]), **later)
 
 
 # What training left ---------------------------------------------------------------------------------------------------

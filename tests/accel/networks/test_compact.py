@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import pickle
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from steerers.accel.networks.compact import FastCompact, FastPyramid, LevelKeypo
 from steerers.features import Keypoints
 from steerers.models import zoo
 from steerers.models.base import Extractor
-from steerers.models.compact import DIAMETER, SAMPLING, Compact, CompactConfig, Pyramid
+from steerers.models.compact import DIAMETER, SAMPLING, Compact, CompactConfig, Pyramid, fold_batch_norms
 from steerers.models.sampling import KeypointSampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -89,6 +90,19 @@ def test_the_same_for_images_of_any_size(size: tuple[int, int], masked: bool, se
     assert_near(descriptions, described, 1e-4)
     assert torch.equal(detect_image(FAST, image, num_keypoints=9, mask=mask).xy, found.xy)
     assert_near(describe_image(FAST, image, found), descriptions, 1e-5)
+
+
+def test_networks_that_see_farther_and_smooth_before_halving() -> None:
+    torch.manual_seed(3)
+    plain = Compact(dataclasses.replace(SMALL, context=1, antialias=2)).eval()
+    for parameter in plain.parameters():
+        parameter.data.normal_(0, 0.2)  # what begins as nothing would hide
+    image = picture(90, 130)
+    with torch.no_grad():
+        expected, described = extract_image(plain, image, num_keypoints=60)
+    found, descriptions = extract_image(FastCompact(fold_batch_norms(plain)), image, num_keypoints=60)
+    assert_near(found.xy, expected.xy, 1e-3)
+    assert_near(descriptions, described, 1e-3)
 
 
 def test_the_shipped_network(shipped: Compact) -> None:

@@ -31,6 +31,7 @@ from steerers.models.compact import (
     shrink,
     shrink_masks,
     shrunk_size,
+    smoothed,
     textured,
 )
 from steerers.models.sampling import KeypointSampling, choose_keypoints, split_points, stack_points
@@ -65,6 +66,7 @@ class FastCompact(TrunkExtractor):
         last.weight.data = last.weight.data.contiguous()  # as layers.conv_to_logit reads it
         self.sampling: KeypointSampling = plain.sampling
         self.dim, self.dtype, self.strides = plain.dim, dtype, tuple(2**k for k in range(len(plain.config.channels)))
+        self.multiple = plain.config.stride  # of which the sides of images are made
         self.trunk: Any = folded.trunk
         self.describer = describer
         device = last.weight.device
@@ -150,7 +152,7 @@ class FastCompact(TrunkExtractor):
 
     def maps(self, images: Tensor) -> _Maps:
         height, width = images.shape[-2:]
-        size = _padded_size((height, width), self.strides[-1])
+        size = _padded_size((height, width), self.multiple)
         if size != (width, height):
             images = F.pad(images, (0, size[0] - width, 0, size[1] - height), mode="replicate")
         features = self._features(images)
@@ -162,8 +164,8 @@ class FastCompact(TrunkExtractor):
         """Refined features at strides 1, 2, 4, ..."""
         trunk = self.trunk
         features = [layers.stem(images, self.mean, self.scale, trunk.stem.weight, trunk.stem.bias)]
-        for halving, *residuals in trunk.stages:
-            x = _conv(features[-1], halving[0])
+        for index, (halving, *residuals) in enumerate(trunk.stages):
+            x = _conv(smoothed(features[-1]) if index < trunk.antialias else features[-1], halving[0])
             for residual in residuals:
                 second = residual.second[0]
                 x = layers.conv_relu(_conv(x, residual.first[0]), second.weight, second.bias, added=x)
@@ -182,7 +184,7 @@ class FastCompact(TrunkExtractor):
 
     def _stencil(self, images: Tensor, scale: float = 1.0) -> Stencil:
         """How features of images at a scale are sampled."""
-        return self._stencil_of(_padded_size(shrunk_size(images, scale), self.strides[-1]), images.device)
+        return self._stencil_of(_padded_size(shrunk_size(images, scale), self.multiple), images.device)
 
     def _stencil_of(self, size: Size, device: torch.device) -> Stencil:
         return make_stencil(tuple(((size[0] // s, size[1] // s),) for s in self.strides[1:]), device)
