@@ -208,8 +208,7 @@ class Pipeline:
                 raise ValueError(f"features of model {features.model!r} cannot be matched by {self.model.name!r}")
         placed = [(features0.to(self.device), features1.to(self.device)) for features0, features1 in pairs]
         start = time.perf_counter()
-        firsts, seconds = ([pair[side].descriptions for pair in placed] for side in (0, 1))
-        found = self.strategy.match_batch(firsts, seconds)
+        found = self._assign(placed)
         matches = [self._to_matches(one, *pair) for one, pair in zip(found, placed, strict=True)]
         logger.debug("%s in %.3f s", ", ".join(map(repr, matches)), time.perf_counter() - start)
         return matches
@@ -222,7 +221,8 @@ class Pipeline:
             raise ValueError(
                 f"tta of order {self.tta} needs the descriptions of {self.tta} rotations, got {len(rotated0)}"
             )
-        found = [self.strategy.match(features.descriptions, features1.descriptions) for features in rotated0]
+        turned = zip(rotated0, self.rotations, strict=True)
+        found = [self._assign([(features, features1)], angle)[0] for features, angle in turned]
         best = number_of_most_matches(found)
         angle = self.rotations[best] if len(found[best]) else None
         return self._to_matches(replace(found[best], angle=angle), rotated0[best], features1)
@@ -279,6 +279,11 @@ class Pipeline:
             )
         logger.debug("%s in %.3f s", ", ".join(map(repr, features)), time.perf_counter() - start)
         return features
+
+    def _assign(self, pairs: Sequence[tuple[Features, Features]], angle: float = 0.0) -> list[Assignment]:
+        """What the strategy finds in pairs of features, of which the first are of images rotated by ``angle``."""
+        firsts, seconds = ([pair[side].descriptions for pair in pairs] for side in (0, 1))
+        return self.strategy.match_batch(firsts, seconds)
 
     def _to_matches(self, found: Assignment, features0: Features, features1: Features) -> Matches:
         """What a strategy found of the features of two images, in stored pixels and degrees."""

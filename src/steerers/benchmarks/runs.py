@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from steerers._choices import Resize
 from steerers._files import StrPath, checksum
 from steerers.benchmarks.offers import MAX_SIZE, SPEC
 from steerers.matching.fingerprints import describe_strategy, fingerprint, sha256
+from steerers.matching.strategies import DualSoftmax
 from steerers.steering.representations import Order
 from steerers.steering.steerer import Steerer
 
@@ -54,16 +55,16 @@ def load_runs(
 ) -> list[Run]:
     """Matchers from ``MODEL[@DETECTOR][:STRATEGY[:ORDER]][?OPTION=VALUE&...]``.
 
-    Such as ``sift``, ``disk@dedode-l:tta:8`` or ``sift:mutual-nearest?ratio=0.85``; options are those of the strategy.
-    Those with equal networks share one, so that predicting runs it once for all of them. Files of ``weights`` go to the
-    models that need them, by their names.
+    Such as ``sift``, ``disk@dedode-l:tta:8`` or ``sift:mutual-nearest?ratio=0.85``; options are those of the strategy,
+    which may also be one of :data:`steerers.benchmarks.peers.PEERS`. Those with equal networks share one, so that
+    predicting runs it once for all of them. Files of ``weights`` go to the models that need them, by their names.
     """
     from steerers.pipeline import load
 
     sized = partial(load, num_keypoints=num_keypoints, max_size=max_size, resize=resize)
     configured = partial(sized, device=device, precision=precision)
     runs = [
-        Run(label, configured(model, weights=files, **options))
+        Run(label, _load(partial(configured, model, weights=files), options))
         for label, (model, options, files) in zip(specs, read_specs(specs, weights), strict=True)
     ]
     return share_extractors(runs)
@@ -77,6 +78,20 @@ def read_specs(
     parsed = [_parse_spec(spec) for spec in specs]
     dealt = _deal(weights, [(model, options["detector"]) for model, options in parsed])
     return [(model, options, files) for (model, options), files in zip(parsed, dealt, strict=True)]
+
+
+def _load(load: Callable[..., Pipeline], options: dict[str, Any]) -> Pipeline:
+    """A pipeline with a strategy of ours, or with the matcher of a peer, which is looked for before any download."""
+    from steerers.benchmarks.peers import PEERS, with_peer
+
+    peer, order, *rest = options.pop("strategy"), options.pop("order"), *options
+    if peer not in PEERS:
+        return load(strategy=peer, order=order, **options)
+    for option in rest:
+        if option not in ("detector", "refine"):
+            raise ValueError(f"{peer} has the settings of its authors, and no option {option!r}")
+    PEERS[peer].folder()
+    return with_peer(load(strategy=DualSoftmax.name, **options), peer, order)
 
 
 def _parse_spec(text: str) -> tuple[str, dict[str, Any]]:
@@ -143,7 +158,7 @@ def share_extractors(runs: Sequence[Run]) -> list[Run]:
 
 def describe_matching(pipeline: Pipeline) -> dict[str, Any]:
     """Name and options of how a pipeline matches, see :func:`describe_strategy`, and how it refines places, if so."""
-    told = describe_strategy(pipeline.strategy, pipeline.tta)
+    told = {**describe_strategy(pipeline.strategy, pipeline.tta), "name": pipeline.strategy_name}
     return told if pipeline.refinement is None else {**told, "refinement": asdict(pipeline.refinement)}
 
 
