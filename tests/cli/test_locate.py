@@ -57,6 +57,8 @@ def test_photographs_are_located_and_written(folder: Path, tmp_path: Path) -> No
 
 
 def test_not_on_this_map_is_exit_code_3(folder: Path, tmp_path: Path) -> None:
+    for stale in ("brick.tif", "brick.points", "brick-map.jpg"):  # of an earlier run, which had found it
+        (tmp_path / stale).write_text("")
     ran = run_command("locate", folder / "brick.png", folder / "map.tif", "-o", tmp_path)
     assert (ran.code, ran.err) == (3, "")
     assert "not on map.tif" in ran.out

@@ -132,13 +132,15 @@ def _locate_all(
             continue
         located.append(one)
         options.say(describe(one, raster))
+        image, points, overlay = (arguments.out / f"{photo.stem}{ending}" for ending in (".tif", ".points", "-map.jpg"))
         if not one.found:
+            for stale in (image, points, overlay):  # of a run that had found it
+                stale.unlink(missing_ok=True)
             continue
-        stem = arguments.out / photo.stem
-        (write_warped if arguments.warp else write_photograph)(stem.with_name(stem.name + ".tif"), one)
-        write_points(stem.with_name(stem.name + ".points"), one)
+        (write_warped if arguments.warp else write_photograph)(image, one)
+        write_points(points, one)
         picture = draw_on_map(raster, one)
-        write_picture(stem.with_name(stem.name + "-map.jpg"), picture)
+        write_picture(overlay, picture)
         if len(pictures) < MOST_PICTURES:
             pictures[str(photo)] = picture.resize((picture.width // 2, picture.height // 2))
     return pictures
