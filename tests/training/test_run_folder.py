@@ -432,8 +432,12 @@ def test_the_recipe_says_all_but_where_the_data_lay(tmp_path: Path) -> None:
     for part in (again, expected := to_dict(config)):
         part["data"].pop("path"), part["data"].pop("colmap")
     assert again == expected
-    started = replace(config, model=replace(config.model, weights="/home/me/runs/before.safetensors"))
-    assert _recipe(started)["model"]["weights"] == "before.safetensors"
+    before = "/home/me/runs/before.safetensors"
+    started = replace(config, model=replace(config.model, weights=before, detector_weights=before))
+    for setting, told in (("joint", "before.safetensors"), ("B", "before.safetensors"), ("A", before)):
+        recipe = _recipe(replace(started, setting=setting))["model"]
+        assert recipe["weights"] == told  # a frozen network is read again
+        assert recipe["detector_weights"] == before
 
 
 def test_half_precision_halves_the_floating_point_weights_alone(tmp_path: Path) -> None:

@@ -410,10 +410,11 @@ def export_model(
 
 
 def _recipe(config: TrainConfig) -> dict[str, Any]:
-    """The configuration without where data and weights lay, which is nobody's business but the machine's."""
+    """The configuration without where the data lay, and the weights that a network started from, which is nobody's
+    business but the machine's. A frozen network and a detector are read again from where they are."""
     recipe = to_dict(config)
-    for key in ("weights", "detector_weights", "backbone_weights"):
-        recipe["model"][key] = PurePath(recipe["model"][key]).name
+    if config.setting != "A":
+        recipe["model"]["weights"] = PurePath(config.model.weights).name
     recipe["data"] = {key: value for key, value in recipe["data"].items() if key not in ("path", "colmap")}
     return recipe
 
