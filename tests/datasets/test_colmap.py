@@ -170,6 +170,13 @@ def test_batches_are_dense_only_if_every_photograph_of_the_source_has_a_depth_ma
     assert not batch_of(partly).dense
     assert batch_of(partly).known is None
     assert not any(part.dense for part in partly.split(0.3))
+    batch = batch_of(partly)
+    assert batch.anchors is not None
+    seen = batch.warp.forward(batch.anchors[0])[1]
+    for k in range(len(partly)):  # those without depth go by their tracks, also beside others that have it
+        known = batch.anchors[0][k].isfinite().all(dim=1)
+        assert bool(known.any())
+        assert bool(seen[k][known].all()) or k in deep
 
 
 def test_keypoints_near_tracks_correspond(source: Colmap) -> None:

@@ -235,11 +235,11 @@ class Colmap:
     def _side(self, scene: int, image: int, shared: NDArray[np.float32]) -> tuple[_Side, Tensor]:
         """A photograph as decoded, and the (3, 3) map to its pixels from those of the reconstruction."""
         reconstruction, stored = self.scenes[scene].reconstruction, self._stored[scene, image]
-        size, path = _pair_of(reconstruction.sizes[image]), self._depths.get((scene, image))
-        K, pose = reconstruction.K[image], np.concatenate([reconstruction.poses[image], [[0, 0, 0, 1]]])
+        path = self._depths.get((scene, image))
         depth = None if path is None else torch.from_numpy(read_colmap_depth(path))
-        camera = DepthCamera(size, torch.from_numpy(K), torch.from_numpy(pose), depth).resized(self.store.sizes[stored])
-        to_photo = scaling(size, camera.size)
+        taken = DepthCamera.of(reconstruction, image, depth)
+        camera = taken.resized(self.store.sizes[stored])
+        to_photo = scaling(taken.size, camera.size)
         points, observed = (
             transform_points(to_photo, torch.from_numpy(xy).double())
             for xy in (shared, reconstruction.observations(image))
@@ -268,20 +268,26 @@ class Colmap:
             views.append((relight_views(images, self.views, own_seeds), masks, from_photos, seen))
         (images0, masks0, from0, seen0), (images1, masks1, from1, seen1) = views
         linear = torch.stack([pair.linear for pair in pairs]).to(device)
-        scene = _scene_warp(sides, linear, device)
-        warp = ViewWarp(from0, from1, masks0, masks1, scene)
+        depth = _depth_warp(sides, device) if self.dense else None
+        warp = ViewWarp(from0, from1, masks0, masks1, depth or _track_warp(sides, linear, device))
         anchors = draw_anchors(points, warp, ANCHORS, seeds, device)
         rotated = (rotations0.to(device), rotations1.to(device))
-        known = scene.dense.known_in(warp) if self.dense and scene.dense is not None else None
+        known = None if depth is None else depth.known_in(warp)
         return PairBatch(images0, images1, masks0, masks1, warp, *rotated, anchors, self.dense, (seen0, seen1), known)
 
 
-def _scene_warp(sides: Sequence[Sequence[_Side]], linear: Tensor, device: torch.device) -> TrackWarp:
-    """Between the photographs, by their tracks, and by their depth maps where a pair has both."""
+def _depth_warp(sides: Sequence[Sequence[_Side]], device: torch.device) -> DepthWarp:
+    """Between the photographs, by their depth maps alone: it is asked for every pixel, of which hardly one is nearer to
+    a track, and the distances to all tracks would take seconds."""
     first, second = ([own.camera for own in side] for side in sides)
-    dense = any(a.depth is not None and b.depth is not None for a, b in zip(first, second, strict=True))
+    return DepthWarp(first, second, device=device)
+
+
+def _track_warp(sides: Sequence[Sequence[_Side]], linear: Tensor, device: torch.device) -> TrackWarp:
+    """Between the photographs, by their tracks, and by their depth maps where a pair has both."""
+    both = any(a.camera.depth is not None and b.camera.depth is not None for a, b in zip(*sides, strict=True))
     points0, points1 = (pad_points([own.points for own in side]).to(device) for side in sides)
-    return TrackWarp(points0, points1, linear, RADIUS, DepthWarp(first, second, device=device) if dense else None)
+    return TrackWarp(points0, points1, linear, RADIUS, _depth_warp(sides, device) if both else None)
 
 
 def _weigh(table: Covisible) -> NDArray[np.float64]:
@@ -310,7 +316,7 @@ class TrackWarp:
         points0: (B, T, 2) observations in the first photographs, NaN where a pair has fewer; ``points1`` in the second.
         linear: (B, 2, 2), from offsets in the first photographs to offsets in the second.
         radius: pixels of the photograph that a point comes from.
-        dense: a warp by depth that is used instead, where a batch has one: tracks are then anchors alone.
+        dense: a warp that goes before that of the tracks wherever it is valid.
     """
 
     points0: Tensor
@@ -328,12 +334,15 @@ class TrackWarp:
         linear = torch.linalg.inv(self.linear)
         return self._warp(xy, self.points1, self.points0, linear, self.dense and self.dense.backward)
 
-    def _warp(self, xy: Tensor, source: Tensor, target: Tensor, linear: Tensor, dense: Any) -> tuple[Tensor, Tensor]:
-        if dense is not None:
-            return dense(xy)  # type: ignore[no-any-return]
+    def _warp(self, xy: Tensor, source: Tensor, target: Tensor, linear: Tensor, first: Any) -> tuple[Tensor, Tensor]:
         if not source.shape[1]:
-            return torch.full_like(xy, torch.nan), torch.zeros_like(xy[..., 0], dtype=torch.bool)
-        return self._nearest(xy, source.to(xy), target.to(xy), linear.to(xy))
+            moved, seen = torch.full_like(xy, torch.nan), torch.zeros_like(xy[..., 0], dtype=torch.bool)
+        else:
+            moved, seen = self._nearest(xy, source.to(xy), target.to(xy), linear.to(xy))
+        if first is None:
+            return moved, seen
+        dense, valid = first(xy)
+        return torch.where(valid[..., None], dense, moved), seen | valid
 
     def _nearest(self, xy: Tensor, source: Tensor, target: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
         reachable = source.nan_to_num(nan=_FAR)

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steerers.datasets.pairs import ViewWarp, pixel_grid
+from steerers.datasets.reconstruction import Reconstruction
 from steerers.geometry import Size, scaling, to_normalised, transform_points
 
 TOLERANCE = 0.05
@@ -46,6 +47,14 @@ class DepthCamera:
     pose: Tensor
     depth: Tensor | None = None
     to_depth: Tensor | None = None
+
+    @classmethod
+    def of(cls, reconstruction: Reconstruction, image: int, depth: Tensor | None = None) -> DepthCamera:
+        """The camera of an image of a reconstruction, at the size that this has it in."""
+        width, height = reconstruction.sizes[image].tolist()
+        pose = torch.eye(4, dtype=torch.float64)
+        pose[:3] = torch.from_numpy(reconstruction.poses[image])
+        return cls((width, height), torch.from_numpy(reconstruction.K[image]), pose, depth)
 
     def resized(self, size: Size) -> DepthCamera:
         """The camera of the same photograph at another size; the depth map stays as it is."""

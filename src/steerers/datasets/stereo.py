@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from steerers.datasets.depth import DepthCamera, DepthWarp
-from steerers.datasets.pairs import check_options
+from steerers.datasets.pairs import check_options, pixel_grid
 from steerers.datasets.reconstruction import (
     Covisible,
     Reconstruction,
@@ -123,10 +123,8 @@ def _photo(scene: Scene, image: int, size: int, device: torch.device) -> _Photo:
     reconstruction = scene.reconstruction
     loaded = load_image(scene.images / reconstruction.names[image], max_size=size)
     height, width = loaded.tensor.shape[1:]
-    pose = np.concatenate([reconstruction.poses[image], [[0, 0, 0, 1]]])
-    stored = (int(reconstruction.sizes[image, 0]), int(reconstruction.sizes[image, 1]))
-    camera = DepthCamera(stored, torch.from_numpy(reconstruction.K[image]), torch.from_numpy(pose))
-    return _Photo(loaded.tensor.to(device).mean(dim=0), camera.resized((width, height)))
+    camera = DepthCamera.of(reconstruction, image).resized((width, height))
+    return _Photo(loaded.tensor.to(device).mean(dim=0), camera)
 
 
 def neighbours(pairs: Covisible, count: int, most: int) -> list[NDArray[np.int64]]:
@@ -188,11 +186,9 @@ def _normals(tilt: float) -> list[tuple[float, float, float]]:
 
 def _rays(photo: _Photo) -> Tensor:
     """(3, H, W) points of depth 1 that the pixels of a photograph see."""
-    height, width = photo.grey.shape
-    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    pixels = torch.stack([x, y, torch.ones_like(x)]).double().flatten(1)
-    inverse: Tensor = torch.linalg.inv(photo.camera.K.double())
-    return (inverse @ pixels).view(3, height, width).float().to(photo.grey.device)
+    pixels = F.pad(pixel_grid(photo.grey[None])[0], (0, 1), value=1.0).double()  # (H * W, 3)
+    inverse: Tensor = torch.linalg.inv(photo.camera.K.double()).to(pixels)
+    return (inverse @ pixels.mT).view(3, *photo.grey.shape).float()
 
 
 def _scores(
@@ -265,14 +261,12 @@ def _confirmed(camera: DepthCamera, others: Sequence[DepthCamera], options: Ster
     """(H, W) depth of a camera where others and its own surroundings confirm it, else 0."""
     if camera.depth is None or not others:
         return torch.zeros(camera.size[1], camera.size[0])
-    device, (width, height) = camera.depth.device, camera.size
-    warp = DepthWarp([camera] * len(others), others, device=device)
-    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    xy = torch.stack([x, y], dim=-1).view(1, -1, 2).expand(len(others), -1, -1).double().to(device)
+    warp = DepthWarp([camera] * len(others), others, device=camera.depth.device)
+    xy = pixel_grid(camera.depth.expand(len(others), -1, -1)).double()  # (V, H * W, 2)
     there, seen = warp.forward(xy)
     back, again = warp.backward(there)
     agree = seen & again & ((back - xy).norm(dim=2) <= options.reprojection)  # (V, H * W)
-    enough = agree.sum(dim=0).view(height, width) >= min(options.agreeing, len(others))
+    enough = agree.sum(dim=0).view_as(camera.depth) >= min(options.agreeing, len(others))
     return _supported(torch.where(enough, camera.depth, 0.0))
 
 
