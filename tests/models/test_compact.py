@@ -21,7 +21,16 @@ from steerers.images.load import load_image, make_picture
 from steerers.matching.strategies import make_strategy
 from steerers.models import zoo
 from steerers.models.base import SingleExtractor
-from steerers.models.compact import DIAMETER, Compact, CompactConfig, Pyramid, fold_batch_norms, smoothed, textured
+from steerers.models.compact import (
+    DIAMETER,
+    LATER_PARTS,
+    Compact,
+    CompactConfig,
+    Pyramid,
+    fold_batch_norms,
+    smoothed,
+    textured,
+)
 from steerers.models.sampling import KeypointSampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -207,6 +216,8 @@ def test_the_default_is_small() -> None:
         {"hidden": 10**6},
         {"context": 10**6},
         {"context": -1},
+        {"fine": -1},
+        {"fine": 10**6},
         {"antialias": -1},
         {"antialias": 5},
     ],
@@ -216,12 +227,12 @@ def test_shapes_that_are_none_are_refused(changes: dict[str, object]) -> None:
         CompactConfig(**changes)  # type: ignore[arg-type]
 
 
-def test_context_begins_as_nothing() -> None:
+def test_what_came_later_begins_as_nothing() -> None:
     """With the weights of a network without it, all is as it was."""
-    plain, wide = network(), network(replace(SMALL, context=2), seed=1)
+    plain, wide = network(), network(replace(SMALL, context=2, fine=2), seed=1)
     missing, unknown = wide.load_state_dict(plain.state_dict(), strict=False)
     assert not unknown
-    assert all(name.startswith("trunk.context.") for name in missing)
+    assert all(name.startswith(LATER_PARTS) for name in missing)
     images = picture(64, 96)[None]
     for one, other in zip(wide.trunk(images), plain.trunk(images), strict=True):
         assert torch.equal(one, other)
@@ -242,10 +253,11 @@ def test_context_sees_farther() -> None:
     assert reach(2) >= 2 * reach(0)
 
 
-@pytest.mark.parametrize("context", [0, 2])
+@pytest.mark.parametrize(("context", "fine"), [(0, 0), (2, 1)])
 @torch.no_grad()
-def test_folded_batch_normalisations_compute_the_same(dtype: torch.dtype, context: int) -> None:
-    plain, generator = network(replace(SMALL, context=context)).to(dtype), torch.Generator().manual_seed(0)
+def test_folded_batch_normalisations_compute_the_same(dtype: torch.dtype, context: int, fine: int) -> None:
+    shape, generator = replace(SMALL, context=context, fine=fine), torch.Generator().manual_seed(0)
+    plain = network(shape).to(dtype)
     if plain.trunk.context is not None:
         nn.init.normal_(plain.trunk.context.last.weight, generator=generator)
     for norm in (module for module in plain.modules() if isinstance(module, nn.BatchNorm2d)):

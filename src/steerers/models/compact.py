@@ -50,6 +50,8 @@ class CompactConfig:
             these see twice as far; 0 is none.
         antialias: of how many strides, from the finest on, features are smoothed before they are halved. Without, an
             image that is moved by one pixel has other features, and its keypoints are a fifth of a pixel off.
+        fine: residual blocks at full size, before anything is halved: what is seen there does not depend on where
+            pixels fall, so that it places keypoints.
     """
 
     channels: tuple[int, ...] = (16, 32, 64, 128, 192)
@@ -58,14 +60,15 @@ class CompactConfig:
     hidden: int = 512
     context: int = 0
     antialias: int = 0
+    fine: int = 0
 
     def __post_init__(self) -> None:
         if len(self.channels) != len(self.blocks) + 1 or not self.blocks:
             raise ValueError(f"there must be one more of channels than of blocks, got {self.channels}, {self.blocks}")
         if min(*self.channels, *self.blocks, self.dim, self.hidden) < 1:
             raise ValueError(f"channels, blocks, dim and hidden must be positive, got {self}")
-        if self.context < 0:
-            raise ValueError(f"context must not be negative, got {self.context}")
+        if min(self.context, self.fine) < 0:
+            raise ValueError(f"context and fine must not be negative, got {self.context} and {self.fine}")
         if not 0 <= self.antialias <= len(self.blocks):
             raise ValueError(f"antialias must be from 0 to {len(self.blocks)}, got {self.antialias}")
         if self._num_weights() > MAX_WEIGHTS:
@@ -76,7 +79,8 @@ class CompactConfig:
         coarse = zip(self.channels, self.channels[1:], self.blocks, strict=False)
         trunk = sum(9 * own * (fine + 2 * count * own) for fine, own, count in coarse)
         context = 18 * self.context * self.channels[-1] ** 2
-        return trunk + context + self.hidden * (sum(self.channels) + self.dim)
+        fine = 18 * self.fine * self.channels[0] ** 2
+        return trunk + context + fine + self.hidden * (sum(self.channels) + self.dim)
 
     @property
     def stride(self) -> int:
@@ -90,6 +94,10 @@ CELL = 8  # pixels
 FLATTEST = (2 - 1 / 6) / 255  # two levels of 8 bits, less half of what their mean over channels is a multiple of
 
 
+LATER_PARTS = ("trunk.context.", "trunk.fine.")
+"""Of the network, that begin as nothing: a file from before them is where a network with them starts."""
+
+
 class FeatureMaps(NamedTuple):
     """What the trunk makes of a batch of images."""
 
@@ -101,12 +109,12 @@ class FeatureMaps(NamedTuple):
 class Trunk(nn.Module):
     """All that is computed for every pixel; images of a multiple of the coarsest stride."""
 
-    def __init__(
-        self, channels: tuple[int, ...], blocks: tuple[int, ...], context: int = 0, antialias: int = 0
-    ) -> None:
+    def __init__(self, config: CompactConfig) -> None:
         super().__init__()
-        self.antialias = antialias
+        channels, blocks, context = config.channels, config.blocks, config.context
+        self.antialias = config.antialias
         self.stem = nn.Conv2d(3, channels[0], 3, padding=1)
+        self.fine = nn.ModuleList(Residual(channels[0], begins=False) for _ in range(config.fine))
         self.stages = nn.ModuleList(
             nn.Sequential(_halving(fine, coarse), *(Residual(coarse) for _ in range(count)))
             for fine, coarse, count in zip(channels, channels[1:], blocks, strict=False)
@@ -123,6 +131,8 @@ class Trunk(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """The logits (B, 1, H, W) of (B, 3, H, W) images, then the features at strides 2, 4, ..."""
         features = [self.stem((images - MEAN) / DEVIATION).relu_()]
+        for block in self.fine:
+            features[0] = block(features[0])
         for index, stage in enumerate(self.stages):
             features.append(stage(smoothed(features[-1]) if index < self.antialias else features[-1]))
         if self.context is not None:
@@ -157,7 +167,7 @@ class Compact(TrunkExtractor, LogitDetector):
         super().__init__()
         self.config = config or CompactConfig()
         self.sampling, self.dim, channels = sampling, self.config.dim, self.config.channels
-        self.trunk = Trunk(channels, self.config.blocks, self.config.context, self.config.antialias)
+        self.trunk = Trunk(self.config)
         self.describer = Describer(sum(channels[1:]), self.config.hidden, self.dim)
 
     def forward(self, images: Tensor) -> FeatureMaps:
@@ -244,12 +254,19 @@ class Describer(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions beside the identity."""
+    """Two convolutions beside the identity.
 
-    def __init__(self, channels: int) -> None:
+    Args:
+        begins: False for one that begins as nothing.
+    """
+
+    def __init__(self, channels: int, *, begins: bool = True) -> None:
         super().__init__()
         self.first = _conv(channels, channels)
-        self.second = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
+        norm = nn.BatchNorm2d(channels)
+        self.second = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), norm)
+        if not begins:
+            nn.init.zeros_(norm.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         added: Tensor = self.second(self.first(x)).add_(x)

@@ -155,18 +155,21 @@ def _loaded(network: Network, path: Path, title: str) -> Network:
     return network
 
 
-def load_weights(network: nn.Module, path: Path, title: str, begins: str = "") -> None:
+def load_weights(network: nn.Module, path: Path, title: str, later: Sequence[str] = ()) -> None:
     """Give a network the weights of a file: those alone, or among what a run of training left.
 
     Args:
-        begins: of names that the file may lack, all together: a part that the network has got since.
+        later: how names begin that the file may lack, each all together: parts that the network has got since.
 
     Raises:
         WeightsError: if the file cannot be read, or holds other names or shapes than the network.
     """
     state = _own(load_state(path))
-    added = {name for name in network.state_dict() if begins and name.startswith(begins)}
-    load_into(network, state, path, title, frozenset() if added & state.keys() else added)
+    added: set[str] = set()
+    for part in later:
+        names = {name for name in network.state_dict() if name.startswith(part)}
+        added |= set() if names & state.keys() else names
+    load_into(network, state, path, title, added)
 
 
 def _own(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -229,7 +232,7 @@ def _compact_config(metadata: Mapping[str, str]) -> CompactConfig:
     """The shape of the network that a run exported."""
     shape = json.loads(metadata["config"])["model"]["compact"]
     channels, blocks = tuple(shape["channels"]), tuple(shape["blocks"])
-    later = {name: int(shape.get(name, 0)) for name in ("context", "antialias")}  # files that are older have none
+    later = {name: int(shape.get(name, 0)) for name in ("context", "antialias", "fine")}  # files that are older have none
     return CompactConfig(channels, blocks, int(shape["dim"]), int(shape["hidden"]), **later)
 
 

@@ -15,7 +15,7 @@ from steerers.datasets.photos import find_photos, held_out
 from steerers.features import Keypoints
 from steerers.models import parts, zoo
 from steerers.models.base import Descriptor, Detector, LogitDetector
-from steerers.models.compact import Compact
+from steerers.models.compact import LATER_PARTS, Compact
 from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile, fetch, find
 from steerers.models.zoo import TRAINABLE
@@ -136,7 +136,7 @@ def build_network(config: ModelConfig, precision: str = "float32", *, pretrained
     elif pretrained and config.weights:
         file = published(config.weights)
         path = Path(config.weights) if file is None else fetch(file)
-        parts.load_weights(network, path, f"model.kind {config.kind!r}", begins="trunk.context.")
+        parts.load_weights(network, path, f"model.kind {config.kind!r}", later=LATER_PARTS)
     return network
 
 

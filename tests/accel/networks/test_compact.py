@@ -92,9 +92,9 @@ def test_the_same_for_images_of_any_size(size: tuple[int, int], masked: bool, se
     assert_near(describe_image(FAST, image, found), descriptions, 1e-5)
 
 
-def test_networks_that_see_farther_and_smooth_before_halving() -> None:
+def test_networks_that_see_farther_and_finer_and_smooth_before_halving() -> None:
     torch.manual_seed(3)
-    plain = Compact(dataclasses.replace(SMALL, context=1, antialias=2)).eval()
+    plain = Compact(dataclasses.replace(SMALL, context=1, antialias=2, fine=2)).eval()
     for parameter in plain.parameters():
         parameter.data.normal_(0, 0.2)  # what begins as nothing would hide
     image = picture(90, 130)

@@ -163,13 +163,11 @@ class FastCompact(TrunkExtractor):
     def _features(self, images: Tensor) -> list[Tensor]:
         """Refined features at strides 1, 2, 4, ..."""
         trunk = self.trunk
-        features = [layers.stem(images, self.mean, self.scale, trunk.stem.weight, trunk.stem.bias)]
+        stem = layers.stem(images, self.mean, self.scale, trunk.stem.weight, trunk.stem.bias)
+        features = [_residuals(stem, trunk.fine)]
         for index, (halving, *residuals) in enumerate(trunk.stages):
             x = _conv(smoothed(features[-1]) if index < trunk.antialias else features[-1], halving[0])
-            for residual in residuals:
-                second = residual.second[0]
-                x = layers.conv_relu(_conv(x, residual.first[0]), second.weight, second.bias, added=x)
-            features.append(x)
+            features.append(_residuals(x, residuals))
         if trunk.context is not None:
             features[-1] = trunk.context(features[-1])
         for index in reversed(range(len(trunk.laterals))):
@@ -236,6 +234,13 @@ def _padded_size(size: tuple[int, int], coarsest: int) -> Size:
 
 def _conv(x: Tensor, layer: Any) -> Tensor:
     return layers.conv_relu(x, layer.weight, layer.bias, layer.stride[0], layer.padding[0])
+
+
+def _residuals(x: Tensor, blocks: Any) -> Tensor:
+    for block in blocks:
+        second = block.second[0]
+        x = layers.conv_relu(_conv(x, block.first[0]), second.weight, second.bias, added=x)
+    return x
 
 
 @cache
