@@ -14,11 +14,11 @@ SOURCE = Path(__file__).parents[1] / "src" / "steerers"
 PICTURE = Path(__file__).parent / "assets" / "rooms.svg"
 PACKAGE = SOURCE.name
 LEVELS = (
-    ("core",),
+    ("core", "accel"),
     ("images",),
     ("features",),
     ("steering",),
-    ("matching", "models", "accel"),
+    ("matching", "models", "accel/matching", "accel/networks"),
     ("pipeline",),
     ("datasets", "viz", "adapters", "collection"),
     ("maps", "training", "benchmarks"),
@@ -27,6 +27,8 @@ LEVELS = (
 """From the bottom to the top. A room imports those below it and those beside it; no module imports in a circle."""
 TOP = {"features": "features", "refinement": "features", "verdict": "features", "pipeline": "pipeline"}
 """Files of the top level that are a room of their own; the others are ``core``."""
+INSIDE = ("accel/matching", "accel/networks")
+"""Folders that are rooms of their own, beside those that they make faster. Files of ``accel/`` know tensors alone."""
 
 Imports = dict[str, set[str]]
 
@@ -62,6 +64,9 @@ def _imported(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
 def room(module: str) -> str:
     """The room that a module is in."""
     first, *inside = module.split(".")
+    own = "/".join([first, *inside[:1]])
+    if own in INSIDE:
+        return own
     return first if inside or (SOURCE / first).is_dir() else TOP.get(first, "core")
 
 
@@ -136,7 +141,8 @@ def draw(imports: Imports) -> str:
 def _box(name: str, imports: Imports, width: float) -> tuple[str, list[str]]:
     packages = {module.rpartition(".")[0] for module in imports}
     inside = sorted(module for module in imports if room(module) == name and module not in packages and module != name)
-    files = [module.removeprefix(f"{name}.") for module in inside] if inside else []
+    prefix = name.replace("/", ".") + "."
+    files = [module.removeprefix(prefix) for module in inside] if inside else []
     used = sorted({room(other) for module in imports if room(module) == name for other in imports[module]} - {name})
     lines = _wrap(files, width) + ([f"imports {', '.join(sorted(used, key=level))}"] if used else [])
     return name, lines

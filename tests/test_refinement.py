@@ -71,7 +71,7 @@ def test_resolutions_above_one_another_give_what_each_gives(
         masks["mask1"][:60] = False
     monkeypatch.setattr(refinement, "local_maps", lambda *_: maps.to(dtype))
     monkeypatch.setattr(refinement, "SETTLED", -1.0)  # a GPU takes all steps
-    apart, together = (refined(*images, xy0, xy1, together=how, **masks) for how in (False, True))
+    apart, together = (refined(*images, xy0, xy1, form=form, **masks) for form in ("apart", "together"))
     views = [refinement.Resolutions(image, None) for image in images]
     assert len(refinement._groups(views, maps.to(dtype))) == 5
     assert len(refinement._groups(views, maps.to(dtype), together=True)) == 1
@@ -80,6 +80,37 @@ def test_resolutions_above_one_another_give_what_each_gives(
     torch.testing.assert_close(
         together.keypoints1, apart.keypoints1, atol=1e-3 if dtype == torch.float32 else 1e-9, rtol=0
     )
+
+
+def test_on_a_gpu_resolutions_are_made_in_fewer_steps() -> None:
+    image = torch.rand(31, 45, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    kernels = torch.rand(2, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for dim in (0, 1):
+        each = [refinement._filtered(image, kernel, dim) for kernel in kernels]
+        expected = torch.stack(each, dim=dim + 1).flatten(dim, dim + 1)
+        torch.testing.assert_close(refinement._spread(image, kernels, dim), expected)
+
+
+@given(st.lists(st.floats(-10, 10) | st.just(math.nan), min_size=1, max_size=9))
+def test_medians_of_what_is_known(values: list[float]) -> None:
+    given_values = torch.tensor([values, values], dtype=torch.float64)
+    expected = given_values.nanmedian(dim=1).values
+    torch.testing.assert_close(refinement._median(given_values), expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_what_is_no_number_is_nobodys_neighbour(count: int, known: bool) -> None:
+    """A GPU fills matches up with such."""
+    xy0 = points(count)
+    xy1, angles = shaken(1.3 * xy0 @ rotation(0.4).mT, 0.3), torch.full((count,), 0.4, dtype=torch.float64)
+    maps = local_maps(xy0, xy1, angles if known else None, 16)
+    nothing = torch.full((24, 2), math.nan, dtype=torch.float64)
+    first, second, turns = torch.cat([xy0, nothing]), torch.cat([xy1, nothing]), torch.cat([angles, nothing[:, 0]])
+    padded = local_maps(first, second, turns if known else None, 16)
+    torch.testing.assert_close(padded[:count], maps)
+    if known:
+        assert bool((refinement._moving(padded)[count:] == refinement._NONE).all())
 
 
 def refined(image0: Tensor, image1: Tensor, xy0: Tensor, xy1: Tensor, angle: float = 0.0, **more: object) -> Refined:

@@ -49,6 +49,23 @@ matches = steerers.load()(*pair)
 results["keypoints"] = matches.keypoints0, matches.keypoints1
 results["angle"] = matches.angle
 """
+REFINEMENT = """
+import torch
+from steerers.refinement import refine_places
+
+generator = torch.Generator().manual_seed(0)
+image = torch.rand(15, 15, generator=generator)
+image = torch.nn.functional.interpolate(image[None, None], size=(120, 120), mode="bicubic")[0, 0]
+xy0 = 30 + 60 * torch.rand(40, 2, generator=generator)
+found = refine_places(image, image, xy0, xy0 + 0.4)
+results["places"], results["moved"] = found.keypoints1.numpy(), found.moved.numpy()
+"""
+FUSED_REFINEMENT = """
+try:
+    refine_places(image, image, xy0, xy0, form="fused")
+except ValueError as error:
+    results["fused"] = str(error)
+"""
 
 
 def run(code: str, folder: Path, *, blocked: bool) -> dict[str, np.ndarray]:
@@ -81,6 +98,14 @@ def test_every_strategy(tmp_path: Path) -> None:
     for name, values in found.items():
         np.testing.assert_array_equal(values, expected[name], err_msg=name)
     assert len(found["max-similarity"]) > 60
+
+
+def test_refinement(tmp_path: Path) -> None:
+    found, expected = both(REFINEMENT, tmp_path, FUSED_REFINEMENT)
+    assert str(found.pop("fused")) == "matches cannot be registered by one kernel: steerers.accel is missing"
+    for name, values in found.items():
+        np.testing.assert_array_equal(values, expected[name], err_msg=name)
+    assert found["moved"].sum() > 20
 
 
 def test_photographs(tmp_path: Path) -> None:

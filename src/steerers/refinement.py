@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from functools import cache
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -26,10 +27,20 @@ from steerers._parallel import spread_on
 from steerers.geometry import orientation_change, transform_points
 from steerers.images.load import LUMA, Image
 
+try:  # the seam to registration by one kernel; without that room it is done by operators
+    from steerers.accel import registration as accel
+except ImportError:
+    accel = None  # type: ignore[assignment]
+
+Form = Literal["apart", "together", "fused"]
+"""How matches are registered: by resolutions, in chunks; all at once, in one image of all resolutions; or all at once
+by one kernel, which needs Triton, float32 and no patches of a radius beyond 15."""
 CHUNK = 256
 """Matches that a CPU registers at once: enough for large operators, few enough for all threads."""
 COARSEST = 8
 """Half octaves by which the finer image is reduced, at most: what differs more in scale is left alone."""
+LEVELS = COARSEST + 1
+"""Resolutions of an image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +156,7 @@ def refine_places(
     mask0: Tensor | None = None,
     mask1: Tensor | None = None,
     options: RefineOptions | None = None,
-    together: bool | None = None,
+    form: Form | None = None,
 ) -> Refined:
     """Move the keypoints of image 1 to where the keypoints of image 0 are seen.
 
@@ -157,34 +168,75 @@ def refine_places(
             from where neighbouring matches lie.
         mask0: (H, W), true where the image can be relied on; ``mask1`` likewise.
         options: see :class:`RefineOptions`.
-        together: register matches of all scales at once, in one image of all resolutions, rather than by resolutions,
-            in chunks; by default on a GPU, where every launch costs.
+        form: see :data:`Form`; all find the same. By default ``"apart"`` on a CPU, and on a GPU, where every launch
+            costs, ``"fused"`` or where that cannot be ``"together"``.
 
     Returns:
         The places of image 1 with their covariances.
+
+    Raises:
+        ValueError: for the form ``"fused"``, where it cannot run.
     """
     options = options or RefineOptions()
     given = ((image0, mask0), (image1, mask1))
     views = [image if isinstance(image, Resolutions) else Resolutions(image, mask) for image, mask in given]
     xy0, xy1 = keypoints0.to(views[0].image), keypoints1.to(views[0].image)
+    form = form or _fitting_form(views, options)
+    if form == "fused":
+        reason = reason_against_fusing(views, options)
+        if reason is not None:
+            raise ValueError(f"matches cannot be registered by one kernel: {reason}")
+        if len(xy0):
+            return _refine_fused(views, xy0, xy1, angles, options)
     maps = local_maps(xy0, xy1, angles, options.neighbours) if len(xy0) else xy0.new_zeros(0, 2, 2)
     everything = Refined(
         xy1.clone(), xy1.new_full((len(xy1), 2, 2), torch.inf), maps.clone(), xy1.new_zeros(len(xy1)).bool()
     )
-    groups = _groups(views, maps, xy0.device.type != "cpu" if together is None else together)
+    groups = _groups(views, maps, together=form == "together")
 
     def register(group: _Group) -> Refined:
-        job, swapped = group.job, _determinant(maps[group.job]) < 1  # (k,) the template is of image 1
-        ends = ((xy1[job], xy0[job]), (xy0[job], xy1[job]))
-        own, other = (torch.where(swapped[:, None], *end) for end in ends)
-        linear = torch.where(swapped[:, None, None], _inverse(maps[job]), maps[job])
-        found = _register(_Patches(group.fixed, own, options.radius), group.moving, other, linear, options)
-        return found.of_image1(xy0[job], xy1[job], swapped)
+        ends = _Ends.of(xy0[group.job], xy1[group.job], maps[group.job])
+        patches = _Patches(group.fixed, ends.own, options.radius)
+        return _register(patches, group.moving, ends.other, ends.linear, options).of_image1(ends)
 
     for group, found in zip(groups, spread_on(xy0.device, register, groups), strict=True):
         for whole, part in zip(everything, found, strict=True):
             whole[group.job] = part
     return everything
+
+
+def _fitting_form(views: Sequence[Resolutions], options: RefineOptions) -> Form:
+    """The fastest that there is on the device of images."""
+    if views[0].image.device.type == "cpu":
+        return "apart"
+    return "fused" if reason_against_fusing(views, options) is None else "together"
+
+
+def reason_against_fusing(views: Sequence[Resolutions], options: RefineOptions | None = None) -> str | None:
+    """Why matches of images cannot be registered by one kernel, or ``None`` if they can."""
+    radius = (options or RefineOptions()).radius
+    reasons = (
+        "steerers.accel is missing" if accel is None else accel.reason_against(view.image, radius) for view in views
+    )
+    return next(filter(None, reasons), None)
+
+
+class _Ends(NamedTuple):
+    """Matches as patches that stay and places that are sought: the template is of the coarser image."""
+
+    xy0: Tensor  # (K, 2)
+    xy1: Tensor  # (K, 2)
+    swapped: Tensor  # (K,) whether the template is of image 1, in which case the keypoint of image 0 is sought
+    own: Tensor  # (K, 2) centres of the templates
+    other: Tensor  # (K, 2) where they are about, in the other image
+    linear: Tensor  # (K, 2, 2) from displacements of the template to displacements there
+
+    @classmethod
+    def of(cls, xy0: Tensor, xy1: Tensor, maps: Tensor) -> _Ends:
+        """By (K, 2, 2) maps from image 0 to image 1."""
+        swapped = _determinant(maps) < 1
+        own, other = (torch.where(swapped[:, None], *ends) for ends in ((xy1, xy0), (xy0, xy1)))
+        return cls(xy0, xy1, swapped, own, other, torch.where(swapped[:, None, None], _inverse(maps), maps))
 
 
 class _Group(NamedTuple):
@@ -196,28 +248,91 @@ class _Group(NamedTuple):
 
 
 def _groups(views: Sequence[Resolutions], maps: Tensor, together: bool = False) -> list[_Group]:
-    """All matches but those whose scale differs too much: those of two resolutions in chunks, or all ``together``.
-
-    The template is of the coarser image; the other is reduced to its resolution.
-    """
-    octaves = _determinant(maps).abs().clamp(1e-6, 1e6).log2()  # twice: (K,) of pixels of image 1 for one of image 0
-    reduced = octaves.abs().round().long()  # half octaves by which the finer image is reduced
-    kinds = torch.where(octaves < 0, -1 - reduced, reduced).masked_fill(reduced > COARSEST, _NONE)  # (K,)
-    present = [kind for kind in kinds.unique().tolist() if kind != _NONE]
-    levels = [
-        (views[1].level(0), views[0].level(-1 - kind)) if kind < 0 else (views[0].level(0), views[1].level(kind))
-        for kind in present
-    ]
+    """All matches but those whose scale differs too much: those of two resolutions in chunks, or all ``together``."""
+    moving = _moving(maps)
+    present = [kind for kind in moving.unique().tolist() if kind != _NONE]
+    levels = [(views[kind < LEVELS].level(0), views[kind >= LEVELS].level(kind % LEVELS)) for kind in present]
     if together and levels:
-        job = (kinds != _NONE).nonzero()[:, 0]
-        which = torch.bucketize(kinds[job], torch.tensor(present, device=maps.device))  # (k,)
-        fixed, moving = (_Level.packed(side, which) for side in zip(*levels, strict=True))
-        return [_Group(job, fixed, moving)]
-    chunks = [(kinds == kind).nonzero()[:, 0].split(CHUNK) for kind in present]
+        job = (moving != _NONE).nonzero()[:, 0]
+        which = torch.bucketize(moving[job], torch.tensor(present, device=maps.device))  # (k,)
+        fixed, reduced = (_Level.packed(side, which) for side in zip(*levels, strict=True))
+        return [_Group(job, fixed, reduced)]
+    chunks = [(moving == kind).nonzero()[:, 0].split(CHUNK) for kind in present]
     return [_Group(job, *pair) for pair, jobs in zip(levels, chunks, strict=True) for job in jobs]
 
 
-_NONE = 1000  # no kind of match
+def _moving(maps: Tensor) -> Tensor:
+    """(K,) which resolution of which image moves: the finer image is reduced to what the coarser one shows.
+
+    Resolutions of image 0 are 0, 1, ..., by half octaves, those of image 1 follow at :data:`LEVELS`.
+    """
+    octaves = _determinant(maps).abs().clamp(1e-6, 1e6).log2()  # twice: (K,) of pixels of image 1 for one of image 0
+    reduced = octaves.abs().round()  # half octaves by which the finer image is reduced
+    moving = torch.where(octaves < 0, reduced, reduced + LEVELS)
+    return torch.where(reduced <= COARSEST, moving, _NONE).long()
+
+
+_NONE = -1  # for matches whose scale differs too much
+
+
+# By one kernel --------------------------------------------------------------------------------------------------------
+
+
+def _refine_fused(
+    views: Sequence[Resolutions], xy0: Tensor, xy1: Tensor, angles: Tensor | None, options: RefineOptions
+) -> Refined:
+    """:func:`refine_places` of matches of all scales by one kernel, with what comes before and after recorded.
+
+    A GPU is waited for once: to know which resolutions are needed.
+    """
+    known = [] if angles is None else [angles.to(xy0)]
+    filled = [accel.filled_up(tensor) for tensor in (xy0, xy1, *known)]
+    maps, moving, needed = accel.run(_maps_and_levels, *filled, neighbours=options.neighbours)
+    sources = [
+        views[index // LEVELS].level(index % LEVELS).source() if index % LEVELS == 0 or used else None
+        for index, used in enumerate(needed.tolist())
+    ]
+    found = accel.run(_register_fused, *filled[:2], maps, moving, accel.table(sources, xy0.device), options=options)
+    return Refined(*(part[: len(xy0)] for part in found))
+
+
+def _maps_and_levels(
+    xy0: Tensor, xy1: Tensor, angles: Tensor | None = None, *, neighbours: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The local maps, which resolution moves, and (2 LEVELS,) whether each is needed."""
+    maps = local_maps(xy0, xy1, angles, neighbours)
+    moving = _moving(maps)
+    every = torch.arange(2 * LEVELS, device=maps.device)
+    return maps, moving, (moving[:, None] == every).any(dim=0)
+
+
+def _register_fused(
+    xy0: Tensor, xy1: Tensor, maps: Tensor, moving: Tensor, table: Tensor, *, options: RefineOptions
+) -> Refined:
+    ends, smoothing = _Ends.of(xy0, xy1, maps), _smoothing(options.radius, xy0)
+    found = accel.fit(
+        ends.own,
+        ends.other,
+        ends.linear,
+        moving,
+        table,
+        smoothing.mT @ smoothing,
+        radius=options.radius,
+        steps=options.iterations,
+        damping=DAMPING,
+        fine=FINE,
+        reach=REACH,
+        far=FAR,
+        least_change=LEAST_SHARPNESS,
+    )
+    covariances = found.spread * _white(found.variance, options.radius)[:, None, None]
+    fit = _Fit(
+        found.centres, found.linear, covariances, found.slopes, found.contrast, found.seen, found.before, found.after
+    )
+    good, shift = _believed(fit, ends.other, ends.linear, options)
+    good &= (moving != _NONE) & ~(_is_far(shift) & _rivals(found.beside, shift, options.max_repeat * fit.after))
+    linear = torch.where((moving != _NONE)[:, None, None], fit.linear, ends.linear)
+    return _Registered(fit.centres, linear, covariances, good).of_image1(ends)
 
 
 # Local maps -----------------------------------------------------------------------------------------------------------
@@ -228,10 +343,10 @@ def local_maps(xy0: Tensor, xy1: Tensor, angles: Tensor | None, neighbours: int)
 
     A neighbour is believed as far as it agrees: with the rotation of the match, with the scale that most neighbours
     have, and with the map that results. The rotation and that scale count as two neighbours do, so that the map is
-    sound where there are none.
+    sound where there are none. Rows of NaN, in both, are nobody's neighbours.
     """
     near = _neighbours(xy0, neighbours)  # (K, M)
-    d0, d1 = xy0[near] - xy0[:, None], xy1[near] - xy1[:, None]  # (K, M, 2)
+    d0, d1 = ((xy[near] - xy[:, None]).nan_to_num(0.0) for xy in (xy0, xy1))  # (K, M, 2)
     length0, length1 = d0.norm(dim=-1), d1.norm(dim=-1)
     known = (length0 > 1) & (length1 > 1)
     turned = torch.atan2(d0[..., 1], d0[..., 0]) - torch.atan2(d1[..., 1], d1[..., 0])  # counter-clockwise, y down
@@ -239,14 +354,14 @@ def local_maps(xy0: Tensor, xy1: Tensor, angles: Tensor | None, neighbours: int)
     agrees = known & (torch.cos(turned - angles[:, None]) > math.cos(0.6))
     agrees &= torch.cos(angles[near] - angles[:, None]) > math.cos(0.6)
     growth = torch.where(agrees, (length1 / length0).log(), torch.nan)  # (K, M)
-    overall = growth.flatten().nanmedian().nan_to_num(0.0)
+    overall = _median(growth.flatten()).nan_to_num(0.0)
     enough = agrees.sum(dim=1) >= 3
-    growth_here = torch.where(enough, growth.nanmedian(dim=1).values.nan_to_num(0.0), overall)
+    growth_here = torch.where(enough, _median(growth).nan_to_num(0.0), overall)
     agrees &= (growth - growth_here[:, None]).abs() < 0.5
     cos, sin = torch.cos(angles), torch.sin(angles)
     prior = torch.stack([cos, sin, -sin, cos], dim=-1).view(-1, 2, 2) * growth_here.exp()[:, None, None]
     linear, spread = prior, (length0**2 * agrees).sum(dim=1) / agrees.sum(dim=1).clamp(min=1)
-    ridge = (spread.clamp(min=1.0) * 2)[:, None, None] * torch.eye(2).to(xy0)
+    ridge = (spread.clamp(min=1.0) * 2)[:, None, None] * torch.eye(2, dtype=xy0.dtype, device=xy0.device)
     for _ in range(3):
         misfit = (d1 - d0 @ linear.mT).norm(dim=-1)
         weight = agrees / (1 + (misfit / (2 + 0.1 * length1)) ** 2) ** 2  # (K, M)
@@ -263,11 +378,17 @@ def _neighbours(xy: Tensor, count: int) -> Tensor:
     return torch.cat(parts)[:, min(1, count - 1) :]
 
 
+def _median(values: Tensor) -> Tensor:
+    """(...) of (..., M) values but NaN, the lower of two; NaN of none. PyTorch's own asks a GPU and waits for it."""
+    last = (values.isfinite().sum(dim=-1, keepdim=True) - 1).clamp(min=0)
+    return values.sort(dim=-1).values.gather(-1, last // 2)[..., 0]
+
+
 def _common_direction(turned: Tensor, known: Tensor) -> Tensor:
     """(K,) rotations that most of the (K, M) of neighbours agree with: the median of the densest sixth of a turn."""
     near = torch.cos(turned[:, :, None] - turned[:, None]) > math.cos(math.pi / 6)  # (K, M, M)
     best = (near & known[:, None]).sum(dim=2).masked_fill(~known, -1).argmax(dim=1)  # (K,)
-    members = (near & known[:, None])[torch.arange(len(turned)), best]  # (K, M)
+    members = (near & known[:, None]).gather(1, best[:, None, None].expand(-1, 1, near.shape[2]))[:, 0]  # (K, M)
     return torch.atan2((turned.sin() * members).sum(dim=1), (turned.cos() * members).sum(dim=1))
 
 
@@ -325,6 +446,11 @@ class _Level(NamedTuple):
             grid = torch.stack([(2 * x + 1) / width - 1, (2 * y + 1) / height - 1], dim=-1)
         return F.grid_sample(values, grid[None], "bilinear", "border", align_corners=False)[0, 0]
 
+    def source(self) -> accel.Source:
+        """As the kernel takes it."""
+        values, valid = self.values[0, 0].contiguous(), None if self.valid is None else self.valid[0, 0].contiguous()
+        return accel.Source(values, valid, (values.shape[1] // FINE, values.shape[0] // FINE))
+
     def to_level(self, xy: Tensor) -> Tensor:
         """Pixels of the image as pixels of this resolution."""
         return (xy + 0.5) * self.ratio - 0.5
@@ -354,16 +480,17 @@ class Resolutions:
         return self._levels[index]
 
     def _make(self, index: int) -> _Level:
-        full = torch.tensor([self.image.shape[3], self.image.shape[2]]).to(self.image)
-        size = (full / 2 ** (index / 2)).round().clamp(min=1)
-        shape = [int(size[1]), int(size[0])]
+        full = self.image.shape[3], self.image.shape[2]
+        width, height = (max(1, round(side / 2 ** (index / 2))) for side in full)
         reduced, valid = self.image, self.mask
         if index:
+            shape = [height, width]
             reduced = F.interpolate(reduced, size=shape, mode="bicubic", align_corners=False, antialias=True)
             valid = None if valid is None else F.interpolate(valid, size=shape, mode="area")
         if valid is not None:  # what is smoothed looks three pixels far
             valid = 1 - F.max_pool2d(1 - valid, 7, stride=1, padding=3)
-        return _Level(_interpolated(reduced[0, 0])[None, None], valid, size, size / full)
+        told = torch.tensor([[width, height], [width / full[0], height / full[1]]], dtype=reduced.dtype)
+        return _Level(_interpolated(reduced[0, 0])[None, None], valid, *told.to(reduced.device))
 
 
 def _interpolated(image: Tensor) -> Tensor:
@@ -371,19 +498,36 @@ def _interpolated(image: Tensor) -> Tensor:
     phases = (torch.arange(FINE).double() - (FINE - 1) / 2) / FINE
     kernels = torch.exp(-0.5 * ((torch.arange(-3, 4) - phases[:, None]) / BLUR) ** 2)  # (FINE, 7)
     kernels = kernels / kernels.sum(dim=1, keepdim=True)
+    if image.device.type != "cpu":
+        return _spread(_spread(image, kernels.to(image), 0), kernels.to(image), 1)
     along_y = torch.stack([_filtered(image, kernel, 0) for kernel in kernels], dim=1).flatten(0, 1)
     return torch.stack([_filtered(along_y, kernel, 1) for kernel in kernels], dim=2).flatten(1)
+
+
+def _spread(image: Tensor, kernels: Tensor, dim: int) -> Tensor:
+    """(h, w) to FINE times as many rows or columns by (FINE, 7) kernels: :func:`_filtered` with all of them at once, in
+    few launches."""
+    padded, length = _padded(image, dim), image.shape[dim]
+    weights = kernels.mT[:, :, None] if dim == 0 else kernels.mT  # (7, FINE, 1) or (7, FINE)
+    total = image.new_zeros(())
+    for start, weight in enumerate(weights):
+        total = torch.addcmul(total, padded.narrow(dim, start, length).unsqueeze(dim + 1), weight)
+    return total.flatten(dim, dim + 1)
 
 
 def _filtered(image: Tensor, kernel: Tensor, dim: int) -> Tensor:
     """(h, w) rows or columns added up by a kernel of seven weights: a few long sums, faster than a convolution of one
     channel."""
-    padding = (0, 0, 3, 3) if dim == 0 else (3, 3, 0, 0)
-    padded, length = F.pad(image[None, None], padding, mode="replicate")[0, 0], image.shape[dim]
+    padded, length = _padded(image, dim), image.shape[dim]
     total = torch.zeros_like(image)
     for start, weight in enumerate(kernel.tolist()):
         total.add_(padded.narrow(dim, start, length), alpha=weight)
     return total
+
+
+def _padded(image: Tensor, dim: int) -> Tensor:
+    """With its first and last row or column three times more."""
+    return F.pad(image[None, None], (0, 0, 3, 3) if dim == 0 else (3, 3, 0, 0), mode="replicate")[0, 0]
 
 
 # Registration ---------------------------------------------------------------------------------------------------------
@@ -425,33 +569,59 @@ class _Registered(NamedTuple):
     covariances: Tensor  # (K, 2, 2) of the translation, in squared pixels of the template
     good: Tensor  # (K,) bool
 
-    def of_image1(self, keypoints0: Tensor, keypoints1: Tensor, swapped: Tensor) -> Refined:
-        """As places of image 1; what is not good stays. Where ``swapped``, (K,), the template is of image 1, in which
-        the keypoint of image 0 is sought."""
-        back = _inverse(self.linear)
-        sought = keypoints1 + (back @ (keypoints0 - self.centres)[..., None])[..., 0]
+    def of_image1(self, ends: _Ends) -> Refined:
+        """As places of image 1; what is not good stays."""
+        back, swapped = _inverse(self.linear), ends.swapped
+        sought = ends.xy1 + (back @ (ends.xy0 - self.centres)[..., None])[..., 0]
         places = torch.where(swapped[:, None], sought, self.centres)
         moved = self.linear @ self.covariances @ self.linear.mT
         covariances = torch.where(swapped[:, None, None], self.covariances, moved)
         good = self.good & torch.isfinite(places).all(dim=1)
         return Refined(
-            torch.where(good[:, None], places, keypoints1),
+            torch.where(good[:, None], places, ends.xy1),
             torch.where(good[:, None, None], covariances, torch.inf),
             torch.where(swapped[:, None, None], back, self.linear),
             good,
         )
 
 
+class _Fit(NamedTuple):
+    """What the steps came to, for each match; places and maps in pixels of the moving image."""
+
+    centres: Tensor  # (K, 2)
+    linear: Tensor  # (K, 2, 2)
+    covariances: Tensor  # (K, 2, 2) of the translation, in squared pixels of the template
+    slopes: Tensor  # (K, 2, 2) mean products of the slopes: the normal equations of the translation
+    contrast: Tensor  # (K,) standard deviation of the template
+    seen: Tensor  # (K,) part of the window that is in both images
+    before: Tensor  # (K,) correlation of the two patches
+    after: Tensor  # (K,)
+
+
 def _register(patches: _Patches, level: _Level, centres: Tensor, linear: Tensor, options: RefineOptions) -> _Registered:
+    """Fit, and believe what can be told."""
+    waits = level.top is None  # where all are taken together, nothing is asked that would have to be waited for
+    fit, weight, template = _fitted(patches, level, centres, linear, options)
+    good, shift = _believed(fit, centres, linear, options)
+    far = _is_far(shift)
+    doubtful = (good & far).nonzero()[:, 0] if waits else torch.arange(len(good), device=good.device)
+    found = level.to_level(fit.centres[doubtful]), level.ratio[..., None] * fit.linear[doubtful]
+    beside = _beside(patches, (weight * template)[doubtful], weight[doubtful], level, found)
+    rivals = _rivals(beside, shift[doubtful], options.max_repeat * fit.after[doubtful])
+    good[doubtful] &= ~(far[doubtful] & rivals)
+    return _Registered(fit.centres, fit.linear, fit.covariances, good)
+
+
+def _fitted(
+    patches: _Patches, level: _Level, centres: Tensor, linear: Tensor, options: RefineOptions
+) -> tuple[_Fit, Tensor, Tensor]:
     """Gauss-Newton, inverse compositional: the steps are those of the template, so that its normal equations are
-    solved once."""
+    solved once. Also (K, P) weights and normalised templates."""
     centre, linear = level.to_level(centres), level.ratio[..., None] * linear
-    waits = level.top is None  # on a GPU, which takes all together, nothing is asked that would have to be waited for
-    start, first = centre, linear
     seen = patches.inside & level.inside(_mapped(centre, linear, patches.grid))
     weight = patches.window * seen  # (K, P)
-    enough = weight.sum(dim=1) > 0.7 * patches.window.sum()
-    weight = weight / weight.sum(dim=1, keepdim=True).clamp(min=1e-12)
+    total = weight.sum(dim=1, keepdim=True)
+    weight = weight / total.clamp(min=1e-12)
     template, contrast = _normalised(patches.values, weight)
     nuisances = (template, _sharpness(patches, template, weight))
     jacobian = _jacobian(patches, contrast, weight, nuisances)  # (K, P, 6)
@@ -460,56 +630,71 @@ def _register(patches: _Patches, level: _Level, centres: Tensor, linear: Tensor,
     damping = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0, 1.0]).to(normal) * DAMPING
     damped = normal + torch.diag_embed(damping * normal.diagonal(dim1=1, dim2=2).mean(dim=1, keepdim=True) + 1e-9)
     solver = torch.linalg.solve_ex(damped, weighted).result  # (K, 6, P)
-    correlation = template.new_zeros(len(template))
+    before, unit = template.new_zeros(len(template)), torch.eye(2).to(normal)
     for step in range(options.iterations):
         values, _ = _normalised(level.at(_mapped(centre, linear, patches.grid)), weight)
         if step == 0:
-            correlation = (weight * values * template).sum(dim=1)
+            before = (weight * values * template).sum(dim=1)
         change = torch.bmm(solver, (values - template)[..., None])[..., 0]  # (K, 6)
-        linear = linear @ _inverse(torch.eye(2).to(change) + change[:, 2:].view(-1, 2, 2) / options.radius)
+        linear = linear @ _inverse(unit + change[:, 2:].view(-1, 2, 2) / options.radius)
         centre = centre - (linear @ change[:, :2, None])[..., 0]
-        if waits and float((change[:, :2].abs().amax(dim=1) > SETTLED).float().mean()) < 0.02:
+        moves = change[:, :2].abs().amax(dim=1) > SETTLED
+        if level.top is None and float(moves.float().mean()) < 0.02:
             break
     values, _ = _normalised(level.at(_mapped(centre, linear, patches.grid)), weight)
-    final = (weight * values * template).sum(dim=1)
     residual = values - template
     for nuisance in nuisances:
         residual = residual - nuisance * (weight * nuisance * residual).sum(dim=1, keepdim=True)
-    covariance = _covariance(patches, weighted, normal, (weight * residual.square()).sum(dim=1))
-    deviation = _eigenvalues(covariance)[1].sqrt()
-    shift = (_inverse(linear) @ (start - centre)[..., None])[..., 0]  # (K, 2) pixels of the template
-    plainest = _eigenvalues(normal[:, :2, :2])[0]
-    stretch = _determinant(linear) / _determinant(first)
-    good = (
-        enough & (final >= options.min_correlation) & (final >= correlation) & (shift.norm(dim=1) <= options.max_shift)
+    covariances = _covariances(weighted, normal, (weight * residual.square()).sum(dim=1), options.radius)
+    fit = _Fit(
+        level.to_image(centre),
+        linear / level.ratio[..., None],
+        covariances,
+        normal[:, :2, :2],
+        contrast,
+        total[:, 0] / patches.window.sum(),
+        before,
+        (weight * values * template).sum(dim=1),
     )
-    good &= (deviation <= options.max_deviation) & (stretch > 0.5) & (stretch < 2) & (contrast > MIN_CONTRAST)
-    good &= plainest > MIN_SLOPE
-    far = shift.norm(dim=1) > 0.8  # others are not nearly as near to another place
-    doubtful = (good & far).nonzero()[:, 0] if waits else torch.arange(len(good), device=good.device)
-    good[doubtful] &= ~far[doubtful] | ~_repeats(
-        patches,
-        (weight * template)[doubtful],
-        weight[doubtful],
-        level,
-        (centre[doubtful], linear[doubtful]),
-        shift[doubtful],
-        options.max_repeat * final[doubtful],
-    )
-    return _Registered(level.to_image(centre), linear / level.ratio[..., None], covariance, good)
+    return fit, weight, template
+
+
+def _believed(fit: _Fit, centres: Tensor, linear: Tensor, options: RefineOptions) -> tuple[Tensor, Tensor]:
+    """(K,) whether a place can be told, and (K, 2) where the search began, from there, in pixels of the template;
+    ``centres`` and ``linear`` are those that it began with."""
+    shift = (_inverse(fit.linear) @ (centres - fit.centres)[..., None])[..., 0]
+    stretch = _determinant(fit.linear) / _determinant(linear)
+    good = (fit.seen > MIN_SEEN) & (fit.contrast > MIN_CONTRAST) & (_eigenvalues(fit.slopes)[0] > MIN_SLOPE)
+    good &= (fit.after >= options.min_correlation) & (fit.after >= fit.before) & (stretch > 0.5) & (stretch < 2)
+    good &= _eigenvalues(fit.covariances)[1].sqrt() <= options.max_deviation
+    return good & (shift.norm(dim=1) <= options.max_shift), shift
+
+
+def _is_far(shift: Tensor) -> Tensor:
+    """(K,) whether places moved so far that another may be as near."""
+    far: Tensor = shift.norm(dim=1) > FAR
+    return far
 
 
 DAMPING = 0.3
 """Of the linear part, relative to the mean of the normal equations' diagonal: it is nearly known."""
+MIN_SEEN = 0.7
+"""Least part of the window that is in both images."""
 MIN_CONTRAST = 1e-3
 """Least standard deviation of a patch, of values in [0, 1]."""
 MIN_SLOPE = 2e-4
 """Least mean square of the slope, of a patch of variance 1, in the direction in which it changes least: what changes
 less is an edge, along which a place cannot be told. A wave of 30 pixels has 0.04."""
+LEAST_SHARPNESS = 1e-2
+"""Least change with the sharpness, of patches of variance 1, that is one beyond brightness and contrast."""
 FITTED = 9
 """Numbers that are fitted to a patch: six of the map, brightness, contrast and sharpness."""
 SETTLED = 2e-3
 """Pixels: the search ends when hardly a place moves farther in a step."""
+FAR = 0.8
+"""Pixels of the template: of what moved less, no other place is nearly as near."""
+REACH = 4
+"""Pixels up to which other places are looked at."""
 
 
 def _normalised(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -525,7 +710,7 @@ def _sharpness(patches: _Patches, template: Tensor, weight: Tensor) -> Tensor:
     change, contrast = _normalised(patches.laplacians, weight)
     change = change - template * (weight * template * change).sum(dim=1, keepdim=True)
     change, rest = _normalised(change, weight)
-    return change * ((rest > 1e-2) & (contrast > 0))[:, None]
+    return change * ((rest > LEAST_SHARPNESS) & (contrast > 0))[:, None]
 
 
 def _jacobian(patches: _Patches, contrast: Tensor, weight: Tensor, nuisances: tuple[Tensor, ...]) -> Tensor:
@@ -542,53 +727,73 @@ def _jacobian(patches: _Patches, contrast: Tensor, weight: Tensor, nuisances: tu
     return jacobian
 
 
-def _covariance(patches: _Patches, weighted: Tensor, normal: Tensor, variance: Tensor) -> Tensor:
+def _covariances(weighted: Tensor, normal: Tensor, variance: Tensor, radius: int) -> Tensor:
     """(K, 2, 2) of the translation, for noise that was white before the images were smoothed.
 
     Of the residuals, which have that ``variance``, neighbouring ones are alike: what they do to the normal equations is
     what white noise does to their smoothed rows.
     """
-    side = 2 * patches.radius + 1
-    taps = torch.arange(side + 6).to(weighted)[:, None] - torch.arange(side).to(weighted) - 3  # (p + 6, p)
-    smoothing = torch.exp(-0.5 * (taps / BLUR) ** 2) * (taps.abs() <= 3)
-    smoothing = smoothing / smoothing[:, 3].sum()
+    smoothing, side = _smoothing(radius, weighted), 2 * radius + 1
     rows = (smoothing @ weighted.reshape(len(weighted), 6, side, side) @ smoothing.mT).flatten(2)  # (K, 6, (p + 6)^2)
-    independent = patches.window.sum() ** 2 / patches.window.square().sum() / (2 * math.pi * BLUR**2)  # pixels
-    variance = variance.clamp(min=1e-6) / (1 - FITTED / independent).clamp(min=0.2)
-    white = variance / smoothing[:, 3].square().sum() ** 2
     level = normal.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
     inverse = torch.linalg.inv_ex(normal + (1e-3 * level + 1e-9) * torch.eye(6).to(normal)).inverse
-    covariance: Tensor = inverse @ (rows @ rows.mT) @ inverse.mT  # (K, 6, 6)
-    return covariance[:, :2, :2] * white[:, None, None]
+    spread: Tensor = inverse @ (rows @ rows.mT) @ inverse.mT  # (K, 6, 6)
+    return spread[:, :2, :2] * _white(variance, radius)[:, None, None]
 
 
-def _repeats(
-    patches: _Patches,
-    weighted: Tensor,
-    weight: Tensor,
-    level: _Level,
-    found: tuple[Tensor, Tensor],
-    start: Tensor,
-    least: Tensor,
-) -> Tensor:
+def _smoothing(radius: int, like: Tensor) -> Tensor:
+    """(p + 6, p) the Gaussian that smooths images, along one side of a patch."""
+    side = torch.arange(2 * radius + 7, dtype=like.dtype, device=like.device)
+    taps = side[:, None] - side[:-6] - 3
+    smoothing = torch.exp(-0.5 * (taps / BLUR) ** 2) * (taps.abs() <= 3)
+    return smoothing / smoothing[:7, 0].sum()
+
+
+def _white(variance: Tensor, radius: int) -> Tensor:
+    """(K,) variance of white noise that, smoothed, leaves so much of a patch after the fit."""
+    remaining, kept = _noise(radius)
+    return variance.clamp(min=1e-6) / remaining / kept
+
+
+@cache
+def _noise(radius: int) -> tuple[float, float]:
+    """The part of the noise of a patch that a fit leaves, and the part of white noise that smoothing leaves."""
+    side = torch.arange(-radius, radius + 1, dtype=torch.float64)
+    window = torch.exp(-0.5 * (side / (radius / 2)) ** 2)  # along x or y
+    independent = float((window.sum() ** 2 / window.square().sum()) ** 2) / (2 * math.pi * BLUR**2)  # pixels
+    smoothing = _smoothing(radius, window)[:7, 0]
+    return max(1 - FITTED / independent, 0.2), float(smoothing.square().sum() ** 2)
+
+
+def _beside(patches: _Patches, weighted: Tensor, weight: Tensor, level: _Level, found: tuple[Tensor, Tensor]) -> Tensor:
+    """(K, (2 REACH + 1)^2) correlations of patches with what lies up to :data:`REACH` pixels beside their places.
+
+    Args:
+        weighted: (K, P) normalised templates times their weights.
+        found: the centres and linear maps at the end, in pixels of the resolution.
+    """
+    side = 2 * patches.radius + 1
+    wide = level.at(_mapped(*found, _square(patches.radius + REACH, weight)))
+    wide = (wide - wide.mean(dim=1, keepdim=True)).unflatten(1, (side + 2 * REACH, -1))  # small, to be squared
+    beside = wide.unfold(1, side, 1).unfold(2, side, 1).flatten(3).flatten(1, 2)  # (K, 81, P)
+    product, mean = (beside @ torch.stack([weighted, weight], dim=2)).unbind(dim=2)
+    square = (beside.square() @ weight[..., None])[..., 0]
+    correlations: Tensor = product / (square - mean.square()).clamp(min=1e-12).sqrt()
+    return correlations
+
+
+def _rivals(correlations: Tensor, start: Tensor, least: Tensor) -> Tensor:
     """(K,) whether the place is one of several: another, two to four pixels beside it, correlates by ``least`` or more
     and is nearly as near to where the search began.
 
     Args:
-        weighted: (K, P) normalised templates times their weights.
-        found: the centres and linear maps at the end.
+        correlations: of :func:`_beside`.
         start: (K, 2) where the search began, from there, in pixels of the template.
     """
-    reach, side = 4, 2 * patches.radius + 1
-    wide = level.at(_mapped(*found, _square(patches.radius + reach, start)))
-    wide = (wide - wide.mean(dim=1, keepdim=True)).unflatten(1, (side + 2 * reach, -1))  # small, to be squared
-    beside = wide.unfold(1, side, 1).unfold(2, side, 1).flatten(3).flatten(1, 2)  # (K, 81, P)
-    product, mean = (beside @ torch.stack([weighted, weight], dim=2)).unbind(dim=2)
-    square = (beside.square() @ weight[..., None])[..., 0]
-    correlations = (product / (square - mean.square()).clamp(min=1e-12).sqrt()).view(-1, 1, 9, 9)
-    largest = F.max_pool2d(correlations, 3, 1, 1) == correlations
-    rival = (largest & (correlations >= least[:, None, None, None])).flatten(1)  # (K, 81)
-    offsets = _square(reach, start)  # (81, 2)
+    near = correlations.unflatten(1, (1, 2 * REACH + 1, -1))
+    largest = F.max_pool2d(near, 3, 1, 1) == near
+    rival = largest.flatten(1) & (correlations >= least[:, None])
+    offsets = _square(REACH, start)  # (81, 2)
     as_near = (start[:, None] - offsets).norm(dim=-1) < 1.5 * start.norm(dim=-1, keepdim=True)
     repeated: Tensor = (rival & as_near & (offsets.norm(dim=-1) >= 2)).any(dim=1)
     return repeated
@@ -621,6 +826,6 @@ def _mapped(centre: Tensor, linear: Tensor, grid: Tensor) -> Tensor:
 
 def _square(radius: int, like: Tensor) -> Tensor:
     """((2 radius + 1)^2, 2) whole pixels around (0, 0), row by row."""
-    side = torch.arange(-radius, radius + 1).to(like)
+    side = torch.arange(-radius, radius + 1, dtype=like.dtype, device=like.device)
     y, x = torch.meshgrid(side, side, indexing="ij")
     return torch.stack([x, y], dim=-1).view(-1, 2)

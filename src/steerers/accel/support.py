@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
@@ -39,6 +40,13 @@ def unavailable(device: torch.device) -> str | None:
     if not capable(device):
         return f"{torch.cuda.get_device_name(device)} is older than compute capability {LEAST_CAPABILITY[0]}.0"
     return _failure(device)
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """The device that Triton launches on is the current one."""
+    if device.type != "cuda" or device.index in (None, torch.cuda.current_device()):
+        return nullcontext()
+    return torch.cuda.device(device)
 
 
 def _failure(device: torch.device) -> str | None:

@@ -254,7 +254,7 @@ def run_refine(arguments: argparse.Namespace) -> int:
 
 
 def _refinement_table(rows: Sequence[RefinementRow]) -> str:
-    head = ["form", "images", "ms", "ratio", "extra MiB", "px before", "px after", "same"]
+    head = ["form", "images", "ms", "ratio", "extra MiB", "px before", "px after", "same", "px apart", "moved alike"]
     cells = [
         [
             row.form,
@@ -265,10 +265,12 @@ def _refinement_table(rows: Sequence[RefinementRow]) -> str:
             f"{row.before:.3f}",
             f"{row.after:.3f}",
             f"{100 * row.same:.1f} %",
+            f"{row.difference:.4f}",
+            f"{100 * row.decided:.1f} %",
         ]
         for row in rows
     ]
-    return options.table([head, *cells], "<<>>>>>>")
+    return options.table([head, *cells], "<<>>>>>>>>")
 
 
 # Collections ----------------------------------------------------------------------------------------------------------
@@ -390,10 +392,10 @@ PIPELINE = Command(
 )
 REFINE = Command(
     name="refine",
-    help="exact places of matches: all scales together, against one resolution after the other",
+    help="exact places of matches: all at once, and by one kernel, against one resolution after the other",
     description="Time and peak extra memory of refining the matches of two views of noise, rotated by 30 degrees and "
-    "in perspective, so that their scales differ: by resolutions and all together, with images made ready and not, in "
-    "the same run.",
+    "in perspective, so that their scales differ: by resolutions, all together and, on a GPU, by one kernel, with "
+    "images made ready and not, in the same run; and how far the places of each form are from the first one's.",
     example="""\
   steerers bench refine --num 1000
   steerers bench refine --device cuda --repeats 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from steerers.benchmarks.speed.refinement import OFF, RefinementSettings, _matches, bench_refinement
+from steerers.benchmarks.speed.refinement import FORMS, OFF, RefinementSettings, _matches, bench_refinement
 from steerers.refinement import Resolutions, _groups, local_maps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,6 +25,9 @@ def test_both_forms_find_the_truth() -> None:
     rows = bench_refinement(CPU, RefinementSettings(240, 200, 40, repeats=1))
     assert [row.speedup for row in rows[:2]] == [1.0, 1.0]
     assert all(row.after < 0.05 < row.before and row.same > 0.95 for row in rows)
+    assert all(row.difference < 0.05 and row.decided > 0.95 for row in rows)
+    assert rows[0].difference == 0.0
+    assert {row.form for row in rows} == {FORMS["apart"], FORMS["together"]}
 
 
 def test_too_much() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from steerers.accel.matching.plans import Operands, Plan, Terms
 from steerers.accel.matching.results import Results
-from steerers.accel.support import capability
+from steerers.accel.support import capability, on_device
 from steerers.matching.assignment import Options, Precision
 from steerers.matching.similarity import check_finite
 
@@ -115,7 +114,7 @@ def launch(operands: Sequence[Operands], options: Options) -> Results:
     if matrices is not None:
         copies += n_max * matrices.shape[1] * matrices.element_size()
     solver = Solver(plan, options, device, copies)
-    with _on_device(device):
+    with on_device(device):
         if matrices is None:
             solver.solve(results, rows, cols, 0)
             return results
@@ -123,13 +122,6 @@ def launch(operands: Sequence[Operands], options: Options) -> Results:
             for k, matrix in enumerate(matrices):
                 solver.solve(results, [row.to(matrix.dtype) @ matrix.mT], [col], b * alternatives + k)
     return results
-
-
-def _on_device(device: torch.device) -> AbstractContextManager[object]:
-    """The device that Triton launches on is the current one."""
-    if device.type != "cuda" or device.index in (None, torch.cuda.current_device()):
-        return nullcontext()
-    return torch.cuda.device(device)
 
 
 def joined(descriptions: Sequence[Tensor]) -> tuple[Tensor, list[int]]:

@@ -1,4 +1,4 @@
-"""Refinement: matches of all scales registered together, as on a GPU, against one resolution after the other."""
+"""Refinement: all matches at once, by operators and by one kernel, against one resolution after the other."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from steerers.benchmarks.speed import Cost, measure
 from steerers.geometry import rotation, transform_points, warp_image
 from steerers.images.load import make_picture
 from steerers.models.base import check_tried
-from steerers.refinement import Resolutions, refine_places
+from steerers.refinement import Form, Refined, Resolutions, reason_against_fusing, refine_places
 
 ANGLE, TILT = math.radians(30), 4e-4
 """Of the second image: its rotation, and the perspective (a pixel), by which scales differ within it."""
+FORMS: dict[Form, str] = {"apart": "one resolution after the other", "together": "together", "fused": "one kernel"}
 OFF = 0.5
 """Pixels, standard deviation: how far keypoints of the second image are off."""
 
@@ -46,6 +47,8 @@ class RefinementRow:
     before: float  # median pixels off
     after: float
     same: float  # fraction of places within 0.01 pixels of the plain form's
+    difference: float  # largest distance, in pixels, from the places of the plain form that moved in both
+    decided: float  # fraction of matches that moved in both or in neither
 
     @property
     def speedup(self) -> float:
@@ -54,23 +57,37 @@ class RefinementRow:
 
 
 def bench_refinement(device: torch.device, settings: RefinementSettings) -> list[RefinementRow]:
-    """Measure both forms, with images ready and not."""
+    """Measure every form that the device has, with images ready and not."""
     views, (xy0, xy1), truth = _matches(device, settings)
     angles = torch.full((settings.num,), ANGLE, device=device)
     before = float((xy1 - truth).norm(dim=1).median())
     rows: list[RefinementRow] = []
-    plain: dict[str, tuple[Cost, Tensor]] = {}
-    for form, together in (("one resolution after the other", False), ("together", True)):
+    plain: dict[str, tuple[Cost, Refined]] = {}
+    for form in _forms(views):
         ready = [Resolutions(view, None) for view in views]
         for images, (first, second) in (("ready", ready), ("as read", views)):
-            call = partial(refine_places, first, second, xy0, xy1, angles, together=together)
-            places = call().keypoints1
+            call = partial(refine_places, first, second, xy0, xy1, angles, form=form)
+            found = call()
             cost = measure(call, device, settings.repeats)
-            base, reference = plain.setdefault(images, (cost, places))
-            after = float((places - truth).norm(dim=1).median())
-            same = float(((places - reference).norm(dim=1) < 0.01).float().mean())
-            rows.append(RefinementRow(form, images, cost, base, before, after, same))
+            base, reference = plain.setdefault(images, (cost, found))
+            after = float((found.keypoints1 - truth).norm(dim=1).median())
+            rows.append(RefinementRow(FORMS[form], images, cost, base, before, after, *_agreement(found, reference)))
     return rows
+
+
+def _forms(views: tuple[Tensor, ...]) -> list[Form]:
+    """Those that can run; the kernel on a GPU, though Triton may be interpreted on a CPU."""
+    fused = views[0].is_cuda and reason_against_fusing([Resolutions(view, None) for view in views]) is None
+    return ["apart", "together", "fused"] if fused else ["apart", "together"]
+
+
+def _agreement(found: Refined, reference: Refined) -> tuple[float, float, float]:
+    """The fraction of places within 0.01 pixels of the plain form's, the largest distance of what moved in both, and
+    the fraction of matches that moved in both or in neither."""
+    apart = (found.keypoints1 - reference.keypoints1).norm(dim=1)
+    both = found.moved & reference.moved
+    largest = float(torch.where(both, apart, 0.0).max())
+    return float((apart < 0.01).float().mean()), largest, float((found.moved == reference.moved).float().mean())
 
 
 def _matches(
