@@ -417,6 +417,23 @@ def test_covariances_are_kept_in_files(turned: tuple[Path, Path], tmp_path: Path
     assert np.array_equal(again.covariances, matches.covariances)
 
 
+def test_homographies_by_covariances(turned: tuple[Path, Path]) -> None:
+    """Of a quarter turn the homography is known; there is no worse one by what is known of the places."""
+    plain = steerers.load("upright-sift")(*turned)
+    with pytest.raises(ValueError, match="weighted needs covariances, which matches have after refine"):
+        plain.homography(weighted=True)
+    matches = plain.refine(*turned)
+    robust, weighted = matches.homography(), matches.homography(weighted=True)
+    assert np.array_equal(robust.inliers, weighted.inliers)
+    errors = []
+    for H, _ in (robust, weighted):
+        assert H is not None
+        mapped = np.column_stack([matches.keypoints0, np.ones(len(matches))]) @ H.T
+        errors.append(float(np.linalg.norm(mapped[:, :2] / mapped[:, 2:] - truth_of(matches), axis=1).mean()))
+    assert errors[1] < 0.02
+    assert errors[1] < errors[0]
+
+
 def test_images_that_were_loaded(turned: tuple[Path, Path]) -> None:
     matches = steerers.load("upright-sift")(*turned)
     loaded = matches.refine(*(load_image(path) for path in turned))

@@ -294,7 +294,13 @@ class Matches:
         return replace(self, keypoints1=found.keypoints1, covariances=found.covariances)
 
     def homography(
-        self, threshold: float = 3.0, *, confidence: float = 0.9999, max_iterations: int = 10_000, seed: int = 0
+        self,
+        threshold: float = 3.0,
+        *,
+        confidence: float = 0.9999,
+        max_iterations: int = 10_000,
+        seed: int = 0,
+        weighted: bool = False,
     ) -> Homography:
         """Robust homography from image 0 to image 1 by OpenCV's USAC with MAGSAC scoring.
 
@@ -303,15 +309,27 @@ class Matches:
             confidence: probability with which the search may stop early.
             max_iterations: most samples that are tried.
             seed: of the estimator's sampling; the same seed gives the same result.
+            weighted: of refined matches, let every inlier count as exactly as its covariance says (weighted least
+                squares, from the robust estimate on; the inliers stay). Matches that were not refined count as those of
+                a detector.
 
         Returns:
             ``(H, inliers)``, a (3, 3) float64 array, or ``None`` if the matches do not determine one, and a (K,)
             boolean array.
-        """
-        from steerers.geometry import estimate_homography
 
-        p0, p1 = self.keypoints0, self.keypoints1
-        return estimate_homography(p0, p1, threshold, confidence=confidence, max_iterations=max_iterations, seed=seed)
+        Raises:
+            ValueError: if ``weighted`` is asked of matches without covariances.
+        """
+        from steerers.geometry import Homography, estimate_homography, weighted_homography
+
+        p0, p1, told = self.keypoints0, self.keypoints1, self.covariances
+        if weighted and told is None:
+            raise ValueError("weighted needs covariances, which matches have after refine()")
+        found = estimate_homography(p0, p1, threshold, confidence=confidence, max_iterations=max_iterations, seed=seed)
+        if not weighted or told is None or found.H is None:
+            return found
+        inliers = found.inliers
+        return Homography(weighted_homography(found.H, p0[inliers], p1[inliers], told[inliers]), inliers)
 
     @cached_property
     def probability(self) -> float:

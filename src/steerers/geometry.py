@@ -27,6 +27,12 @@ DISTANCES_AT_ONCE = 1 << 23
 """Distances between points that are held at a time."""
 MODE_WIDTH = math.radians(10.0)
 """Standard deviation of the kernel that :func:`circular_mode` smooths angles with."""
+DETECTED = 0.7
+"""Standard deviation, in pixels, of where detectors find one thing in two photographs."""
+EXACT = 0.03
+"""Pixels, the same of the best registration: what is not flat does not look the same from two sides."""
+DOUBTED = 3.0
+"""Standard deviations, beyond which a match is believed less and less (Cauchy)."""
 FEW_ANGLES = 64
 """Up to so many angles, their densities are added up without a histogram."""
 
@@ -350,6 +356,88 @@ def estimate_homography(
         max_iterations=max_iterations,
         seed=seed,
     )
+
+
+def weighted_homography(
+    H: NDArray[Any], points0: NDArray[Any], points1: NDArray[Any], covariances: NDArray[Any], *, steps: int = 20
+) -> NDArray[np.float64]:
+    """A (3, 3) homography moved to where it is likeliest, of (K, 2) ``points1`` that scatter by (K, 2, 2) covariances.
+
+    Gauss-Newton on the distances in image 1, each in units of its own covariance: a match that was registered counts as
+    hundreds that were detected, and one on an edge counts across it. Points whose covariance is infinite scatter by
+    :data:`DETECTED`. What lies farther off than its covariance allows counts less (:data:`DOUBTED`). Points that
+    determine no homography give the one that there was.
+
+    Raises:
+        ValueError: for covariances of another shape, or that are none.
+    """
+    p0, p1 = _check_arguments(points0, points1, 1.0, 0)
+    whitening, given = _whitening(covariances, len(p0)), np.asarray(H, np.float64)
+    if len(p0) < 4:
+        return given
+    to0, to1 = _conditioning(p0), _conditioning(p1)  # of numbers of one size, all are equally exact
+    x, y = ((np.column_stack([p, np.ones(len(p))]) @ to.T) for p, to in ((p0, to0), (p1, to1)))  # (K, 3)
+    whitening = whitening / to1[0, 0]
+    best, least = to1 @ given @ np.linalg.inv(to0), np.inf
+    moved = best
+    for _ in range(steps):
+        moved = moved / np.linalg.norm(moved)
+        squares, rows, wanted = _whitened_distances(moved, x, y[:, :2], whitening)
+        cost = float(np.log1p(squares / DOUBTED**2).sum())
+        if not cost < least:
+            break
+        best, least = moved, cost
+        weight = np.repeat(1 / np.sqrt(1 + squares / DOUBTED**2), 2)
+        change, _, rank, _ = np.linalg.lstsq(weight[:, None] * rows, weight * wanted, rcond=1e-10)
+        if rank < 8:  # of nine numbers the scale is free
+            return given
+        moved = moved + change.reshape(3, 3)
+    found = np.linalg.inv(to1) @ best @ to0
+    return np.asarray(found / found[2, 2])
+
+
+def _whitened_distances(
+    H: NDArray[np.float64], x: NDArray[np.float64], y: NDArray[np.float64], whitening: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """(K,) squared distances from (K, 3) points, mapped, to (K, 2) points, (2 K, 9) how places change with the numbers
+    of the homography, and (2 K,) the distances."""
+    mapped = x @ H.T
+    with np.errstate(divide="ignore", invalid="ignore"):  # points on the horizon go nowhere
+        places = mapped[:, :2] / mapped[:, 2:]
+        distances = (whitening @ (y - places)[..., None])[..., 0]  # (K, 2)
+        rows = whitening @ _homography_slopes(x, mapped, places)  # (K, 2, 9)
+    return (distances**2).sum(axis=1), rows.reshape(-1, 9), distances.reshape(-1)
+
+
+def _homography_slopes(
+    x: NDArray[np.float64], mapped: NDArray[np.float64], places: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """(K, 2, 9) how places change with the nine numbers of a homography, of (K, 3) points and where they are mapped."""
+    slopes = np.zeros((len(x), 2, 9))
+    over = x / mapped[:, 2:]
+    slopes[:, 0, :3] = slopes[:, 1, 3:6] = over
+    slopes[:, :, 6:] = -places[:, :, None] * over[:, None]
+    return slopes
+
+
+def _conditioning(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(3, 3) similarity that moves points around (0, 0), at a distance of about 1."""
+    middle = points.mean(axis=0)
+    scale = 1 / max(float(np.sqrt(((points - middle) ** 2).sum(axis=1).mean())), 1e-12)
+    return np.array([[scale, 0, -scale * middle[0]], [0, scale, -scale * middle[1]], [0, 0, 1]])
+
+
+def _whitening(covariances: NDArray[Any], count: int) -> NDArray[np.float64]:
+    """(K, 2, 2) that make distances of which they are the covariances scatter by 1 in all directions."""
+    told = np.asarray(covariances, np.float64)
+    if told.shape != (count, 2, 2):
+        raise ValueError(f"covariances must have shape ({count}, 2, 2) to go with {count} points, got {told.shape}")
+    known = ~np.isinf(told).any(axis=(1, 2), keepdims=True)  # (K, 1, 1)
+    told = np.where(known, told, DETECTED**2 * np.eye(2))
+    proper = np.isfinite(told).all() and np.allclose(told, told.swapaxes(1, 2), rtol=1e-3)
+    if not proper or np.linalg.eigvalsh(told).min(initial=0) < -1e-6 * np.abs(told).max(initial=0):
+        raise ValueError("covariances must be symmetric and positive, or infinite where nothing is known")
+    return np.asarray(np.linalg.inv(np.linalg.cholesky(told + known * EXACT**2 * np.eye(2))))
 
 
 def estimate_affine(

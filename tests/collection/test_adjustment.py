@@ -13,8 +13,9 @@ from torch import Tensor
 
 from helpers import randn, seeds
 from steerers.collection import Choice, Collection, choose_pairs, extract, match_pairs, verify
-from steerers.collection.adjustment import DETECTED, Moves, _least_squares, adjust, solve_moves
+from steerers.collection.adjustment import Moves, _least_squares, adjust, solve_moves
 from steerers.collection.verification import Verified
+from steerers.geometry import DETECTED
 from terrain import make_terrain, save, view_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")

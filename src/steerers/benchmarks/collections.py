@@ -180,7 +180,7 @@ def _estimate(
     matches: Matches, verification: Verification
 ) -> tuple[NDArray[np.bool_], bool, NDArray[np.float64] | None]:
     """Inliers, whether there is no geometry, and the homography: of all matches, or of the inliers of the other one."""
-    options = {"max_iterations": verification.max_iterations, "seed": verification.seed}
+    options: dict[str, Any] = {"max_iterations": verification.max_iterations, "seed": verification.seed}
     if verification.geometry == "homography":
         H, inliers = matches.homography(verification.threshold, **options)
         return inliers, H is None, H

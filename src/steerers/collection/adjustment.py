@@ -38,6 +38,7 @@ from steerers.collection.shards import Shards, cut
 from steerers.collection.store import PAIRS_A_SHARD, Collection, Pair, Photograph
 from steerers.collection.verification import Adjusted, Verified, view_of
 from steerers.features import angle_of_each
+from steerers.geometry import DETECTED, DOUBTED, EXACT
 from steerers.images.load import load_image
 from steerers.refinement import RefineOptions, Shown, refine_keypoints
 
@@ -45,12 +46,6 @@ AT_ONCE = 16
 """Pairs that are registered together, on all threads."""
 OPEN = 32
 """Photographs that are kept, decoded, for the pairs that follow."""
-DETECTED = 0.7
-"""Standard deviation, in pixels of the shrunk image, of where detectors find one thing in two photographs."""
-LEAST = 0.03
-"""Pixels, the same of the best registration: what is not flat does not look the same from two sides."""
-DOUBTED = 3.0
-"""Standard deviations, beyond which a match is believed less and less (Cauchy)."""
 ROUNDS = 8
 """Solutions, each with the weights that follow from the one before."""
 
@@ -251,7 +246,7 @@ def solve_moves(told: Moves, deviations: Tensor) -> Tensor:
     Args:
         deviations: (N,) of where keypoints were detected.
     """
-    floor = (LEAST / DETECTED * deviations[told.second]).square()[:, None, None] * torch.eye(2).double()
+    floor = (EXACT / DETECTED * deviations[told.second]).square()[:, None, None] * torch.eye(2).double()
     trusted = torch.linalg.inv(told.covariances + floor)  # (E, 2, 2)
     prior = deviations.square().reciprocal()
     solved = torch.zeros(len(deviations), 2, dtype=torch.float64)
