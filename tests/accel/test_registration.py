@@ -174,6 +174,10 @@ def test_cuda_by_default_and_recorded() -> None:
         recordings = registration._recordings(function)
         assert recordings.capacity, "it was not recorded"
         assert len(recordings._recorded) >= 2
+    registration.forget_recordings()
+    assert not recordings._recorded
+    views, *matches = cases[0]
+    assert_same(refine_places(*views, *matches), expected[0])
 
 
 @cuda
@@ -182,7 +186,8 @@ def test_cuda_is_the_cpus_result() -> None:
     mask = torch.ones(300, 400, dtype=torch.bool)
     mask[:, :190] = False
     for mask1 in (None, mask):
-        plain = refine_places(*(view.cpu() for view in views), *(tensor.cpu() for tensor in matches), mask1=mask1)
+        on_cpu = (*(view.cpu() for view in views), *(tensor.cpu() for tensor in matches))
+        plain = refine_places(*on_cpu, mask1=mask1, form="together")
         found = refine_places(*views, *matches, mask1=None if mask1 is None else mask1.to(DEVICE))
         assert found.keypoints1.is_cuda
         assert_same(Refined(*(part.cpu() for part in found)), plain, least=0.2)

@@ -3,7 +3,7 @@
 Of matches, some hundred operators would each be a launch, which takes longer than their work. So the steps of a match
 are one kernel (:mod:`.registration_kernels`), and the operators around it are recorded as CUDA graphs, of numbers of
 matches that are filled up to a multiple of :data:`MULTIPLE`. Images are named by their addresses: a recording serves
-images of all sizes.
+images of all sizes. Recordings keep memory between calls; :func:`forget_recordings` gives it back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Hashable, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -89,9 +88,17 @@ def run(function: Callable[..., Outputs], *tensors: Tensor, **constants: Hashabl
         return function(*tensors, **constants)
 
 
-@cache
 def _recordings(function: Callable[..., Outputs]) -> Graphs:
-    return Graphs(function, NUM_RECORDINGS)
+    return _kept.setdefault(function, Graphs(function, NUM_RECORDINGS))
+
+
+_kept: dict[Callable[..., Outputs], Graphs] = {}
+
+
+def forget_recordings() -> None:
+    """Let go of what was recorded and its memory, on every GPU."""
+    for recordings in _kept.values():
+        recordings.clear()
 
 
 def table(sources: Sequence[Source | None], device: torch.device) -> Tensor:
