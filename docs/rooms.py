@@ -25,7 +25,13 @@ LEVELS = (
     ("cli",),
 )
 """From the bottom to the top. A room imports those below it and those beside it; no module imports in a circle."""
-TOP = {"features": "features", "refinement": "features", "verdict": "features", "pipeline": "pipeline"}
+TOP = {
+    "features": "features",
+    "refinement": "features",
+    "resolutions": "features",
+    "verdict": "features",
+    "pipeline": "pipeline",
+}
 """Files of the top level that are a room of their own; the others are ``core``."""
 INSIDE = ("accel/matching", "accel/networks")
 """Folders that are rooms of their own, beside those that they make faster. Files of ``accel/`` know tensors alone."""

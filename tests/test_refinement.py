@@ -16,11 +16,12 @@ from torch import Tensor
 
 import steerers
 from helpers import EXAMPLES, run_command
-from steerers import refinement
+from steerers import refinement, resolutions
 from steerers.features import Matches, load_matches
 from steerers.geometry import rotation
 from steerers.images.load import load_image
-from steerers.refinement import BLUR, COARSEST, Refined, RefineOptions, Resolutions, local_maps, refine_places
+from steerers.refinement import COARSEST, Refined, RefineOptions, local_maps, refine_places
+from steerers.resolutions import BLUR, Resolutions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZE = 160
@@ -72,7 +73,7 @@ def test_resolutions_above_one_another_give_what_each_gives(
     monkeypatch.setattr(refinement, "local_maps", lambda *_: maps.to(dtype))
     monkeypatch.setattr(refinement, "SETTLED", -1.0)  # a GPU takes all steps
     apart, together = (refined(*images, xy0, xy1, form=form, **masks) for form in ("apart", "together"))
-    views = [refinement.Resolutions(image, None) for image in images]
+    views = [Resolutions(image, None) for image in images]
     assert len(refinement._groups(views, maps.to(dtype))) == 5
     assert len(refinement._groups(views, maps.to(dtype), together=True)) == 1
     assert bool(apart.moved.any())
@@ -86,9 +87,9 @@ def test_on_a_gpu_resolutions_are_made_in_fewer_steps() -> None:
     image = torch.rand(31, 45, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     kernels = torch.rand(2, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     for dim in (0, 1):
-        each = [refinement._filtered(image, kernel, dim) for kernel in kernels]
+        each = [resolutions._filtered(image, kernel, dim) for kernel in kernels]
         expected = torch.stack(each, dim=dim + 1).flatten(dim, dim + 1)
-        torch.testing.assert_close(refinement._spread(image, kernels, dim), expected)
+        torch.testing.assert_close(resolutions._spread(image, kernels, dim), expected)
 
 
 @given(st.lists(st.floats(-10, 10) | st.just(math.nan), min_size=1, max_size=9))

@@ -16,7 +16,8 @@ from torch import Tensor
 from steerers import refinement
 from steerers.accel import registration
 from steerers.benchmarks.speed.refinement import ANGLE, RefinementSettings, _matches
-from steerers.refinement import Refined, RefineOptions, Resolutions, refine_places
+from steerers.refinement import Refined, RefineOptions, refine_places
+from steerers.resolutions import Resolutions
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from steerers.benchmarks.speed.refinement import FORMS, OFF, RefinementSettings, _matches, bench_refinement
-from steerers.refinement import Resolutions, _groups, local_maps
+from steerers.refinement import _groups, local_maps
+from steerers.resolutions import Resolutions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

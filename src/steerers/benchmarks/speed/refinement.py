@@ -13,7 +13,8 @@ from steerers.benchmarks.speed import Cost, measure
 from steerers.geometry import rotation, transform_points, warp_image
 from steerers.images.load import make_picture
 from steerers.models.base import check_tried
-from steerers.refinement import Form, Refined, Resolutions, reason_against_fusing, refine_places
+from steerers.refinement import Form, Refined, reason_against_fusing, refine_places
+from steerers.resolutions import Resolutions
 
 ANGLE, TILT = math.radians(30), 4e-4
 """Of the second image: its rotation, and the perspective (a pixel), by which scales differ within it."""
