@@ -110,7 +110,8 @@ def _interpolated(image: Tensor) -> Tensor:
     kernels = torch.exp(-0.5 * ((torch.arange(-3, 4) - phases[:, None]) / BLUR) ** 2)  # (FINE, 7)
     kernels = kernels / kernels.sum(dim=1, keepdim=True)
     if image.device.type != "cpu":
-        return _spread(_spread(image, kernels.to(image), 0), kernels.to(image), 1)
+        kernels = kernels.to(image)
+        return _spread(_spread(image, kernels, 0), kernels, 1)
     along_y = torch.stack([_filtered(image, kernel, 0) for kernel in kernels], dim=1).flatten(0, 1)
     return torch.stack([_filtered(along_y, kernel, 1) for kernel in kernels], dim=2).flatten(1)
 
