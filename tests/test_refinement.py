@@ -441,6 +441,17 @@ def test_images_that_were_loaded(turned: tuple[Path, Path]) -> None:
     assert np.array_equal(loaded.keypoints1, matches.refine(*turned).keypoints1)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_images_that_lie_where_they_are_matched(turned: tuple[Path, Path], device: str) -> None:
+    """As ``eval --device cuda`` has them; and, since a CPU has no other device, in another precision."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    image = load_image(turned[0])
+    moved = replace(image, tensor=image.tensor.to(device, torch.float64 if device == "cpu" else torch.float32))
+    grey = refinement.Shown.of(moved, device).resolutions.image
+    torch.testing.assert_close(grey.cpu().float(), refinement.Shown.of(image).resolutions.image)
+
+
 def test_other_images_are_refused(turned: tuple[Path, Path]) -> None:
     matches = steerers.load("upright-sift")(*turned)
     with pytest.raises(ValueError, match="image0 has 240 x 320 pixels, but matches are of one of 320 x 240"):

@@ -103,7 +103,7 @@ class Shown(NamedTuple):
     @classmethod
     def of(cls, image: Image, device: torch.device | str = "cpu") -> Shown:
         """The grey image, on a device."""
-        grey = torch.einsum("chw,c->hw", image.tensor, torch.tensor(LUMA)).to(device)
+        grey = torch.einsum("chw,c->hw", image.tensor, torch.tensor(LUMA).to(image.tensor)).to(device)
         mask = None if image.mask is None else image.mask.to(device)
         return cls(Resolutions(grey, mask), image.to_stored.to(torch.float64), image.orientation)
 

@@ -232,7 +232,7 @@ def _compact_config(metadata: Mapping[str, str]) -> CompactConfig:
     """The shape of the network that a run exported."""
     shape = json.loads(metadata["config"])["model"]["compact"]
     channels, blocks = tuple(shape["channels"]), tuple(shape["blocks"])
-    later = {name: int(shape.get(name, 0)) for name in ("context", "antialias", "fine")}  # files that are older have none
+    later = {name: int(shape.get(name, 0)) for name in ("context", "antialias", "fine")}  # older files have none
     return CompactConfig(channels, blocks, int(shape["dim"]), int(shape["hidden"]), **later)
 
 
