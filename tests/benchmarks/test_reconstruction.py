@@ -187,6 +187,7 @@ def test_the_command(village: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert row["centres"]["median"] <= row["centres"]["most"] < 1.5  # metres, from 87 away
         assert row["rotation"] < 5  # degrees: a turn the wrong way would be 90
         assert row["seconds"] > 0
+        assert 2 <= row["seen"] <= min(4, row["track"])
     assert rows["compact?refine=1"]["error"] < 0.6 * rows["compact"]["error"]
     assert rows["compact"]["contradicted"] == 0
     assert "contradicted" not in rows["colmap-sift"]

@@ -70,6 +70,7 @@ COLUMNS = (
     number("in all models", "registered_in_all"),
     number("points", "points"),
     number("track", "track", form="{:.2f}"),
+    number("seen in", "seen", form="{:.2f}"),
     number("px", "error", form="{:.2f}"),
     number("pairs left out", "contradicted"),
     number("centres off", "centres", "median", form="{:.4f}"),
@@ -235,9 +236,15 @@ def measure(models: Sequence[Any], photographs: int, truth: Mapping[str, TrueCam
         "models": len(models),
         "points": best.num_points3D(),
         "track": best.compute_mean_track_length(),
+        "seen": float(np.mean([_seen(point) for point in best.points3D.values()])),
         "error": best.compute_mean_reprojection_error(),
         **camera_errors(best, truth),
     }
+
+
+def _seen(point: Any) -> int:
+    """In how many photographs; COLMAP's length of a track counts two keypoints of one photograph twice."""
+    return len({element.image_id for element in point.track.elements})
 
 
 # Reconstructing -------------------------------------------------------------------------------------------------------
@@ -417,8 +424,9 @@ def make_report(tables: list[Table], settings: ReconstructionSettings, made: dic
         f"reconstruct` makes them: at most {settings.num_keypoints} keypoints, longest side {settings.max_size} px, "
         f"cameras {settings.cameras!r}, without GPS; with refine=1 as with --refine. {COLMAP_SIFT}: COLMAP's SIFT, "
         f"exhaustive matching and verification with their defaults, the same incremental mapper. Registered, points, "
-        f"mean track length and mean reprojection error, in stored pixels, are of the largest model. *Pairs left "
-        f"out*: by their triangles. Cameras are compared with the truth, in its unit, after alignment by a similarity; "
+        f"mean track length (*seen in*: photographs, of which a track may have two keypoints) and mean reprojection "
+        f"error, in stored pixels, are of the largest model. *Pairs left out*: by their triangles. "
+        f"Cameras are compared with the truth, in its unit, after alignment by a similarity; "
         f"rotations are medians. Seconds are of all steps; a dash where a run was interrupted and went on."
     )
     return Report("reconstruction", about, {**asdict(settings), "turns": dict(TURNS)}, made, tables)
