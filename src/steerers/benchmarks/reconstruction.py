@@ -420,7 +420,7 @@ def evaluate(
 def make_report(tables: list[Table], settings: ReconstructionSettings, made: dict[str, Any]) -> Report:
     """One table for each way to show photographs."""
     about = (
-        f"COLMAP models of folders of photographs, {import_pycolmap().__version__} of pycolmap. Ours as `steerers "
+        f"COLMAP models of folders of photographs, by pycolmap {import_pycolmap().__version__}. Ours as `steerers "
         f"reconstruct` makes them: at most {settings.num_keypoints} keypoints, longest side {settings.max_size} px, "
         f"cameras {settings.cameras!r}, without GPS; with refine=1 as with --refine. {COLMAP_SIFT}: COLMAP's SIFT, "
         f"exhaustive matching and verification with their defaults, the same incremental mapper. Registered, points, "
