@@ -92,6 +92,11 @@ class RefinedKeypoints(NamedTuple):
     covariances: NDArray[np.float32]  # (K, 2, 2)
     linear: NDArray[np.float32]  # (K, 2, 2)
 
+    @property
+    def told(self) -> NDArray[np.bool_]:
+        """(K,) which were registered; the others stay where they were."""
+        return np.asarray(np.isfinite(self.covariances).all(axis=(1, 2)))
+
 
 class Shown(NamedTuple):
     """An image as the model saw it, ready to be registered with others, and its way back to stored pixels."""

@@ -114,9 +114,11 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Verified:
     return verify(collection)
 
 
-def errors(verified: Verified, keypoints: dict[str, np.ndarray]) -> np.ndarray:
+def errors(
+    verified: Verified, keypoints: dict[str, np.ndarray], maps: dict[str, np.ndarray] | None = None
+) -> np.ndarray:
     """Pixels between matched keypoints and where the views have them."""
-    maps = {name: seen(number)[1] for number, name in enumerate(NAMES)}
+    maps = maps or {name: seen(number)[1] for number, name in enumerate(NAMES)}
     found = []
     for pair in verified.chosen(False):
         indices = verified.collection.matches(*pair).indices[verified.two_view(pair).inliers]
@@ -140,6 +142,27 @@ def test_keypoints_move_to_one_place(verified: Verified) -> None:
         assert registered is not None
         assert not (again.two_view(pair).inliers & ~registered).any()
     assert adjusted.registered(("0.png", "nowhere.png")) is None
+
+
+def test_what_was_shrunk_is_registered_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places are more exact if photographs that are stored larger than they were matched are looked at once more."""
+    terrain, found = make_terrain(600, seed=2), []
+    views = [view_of(terrain, (250 + 30 * number, 300), 35 * number, (400, 320)) for number in range(3)]
+    names = [f"{number}.png" for number in range(3)]
+    for name, (view, _) in zip(names, views, strict=True):
+        save(view, tmp_path / "photos" / name)
+    collection = Collection.create(
+        tmp_path / "out", tmp_path / "photos", "upright-sift-so2", num_keypoints=200, max_size=200
+    )
+    extract(collection)
+    choose_pairs(collection, Choice(exhaustive=True))
+    match_pairs(collection)
+    verified = verify(collection)
+    maps = {name: to_view for name, (_, to_view) in zip(names, views, strict=True)}
+    for worth in (1.1, 3.0):
+        monkeypatch.setattr("steerers.collection.adjustment.WORTH", worth)
+        found.append(np.median(errors(verified, dict(adjust(verified).keypoints), maps)))
+    assert found[0] < 0.8 * found[1]
 
 
 def test_a_second_time_nothing_is_done(verified: Verified, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,12 @@ def test_without_gps(tmp_path: Path) -> None:
         assert not path.exists()
 
 
+def test_errors_of_refined_keypoints_are_smaller() -> None:
+    assert MappingOptions().of_keypoints(refined=False).max_error == 4.0
+    assert MappingOptions().of_keypoints(refined=True).max_error == 2.0
+    assert MappingOptions(max_error=3.0).of_keypoints(refined=True).max_error == 3.0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -10,9 +10,9 @@ import argparse
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from steerers._choices import DEFAULT_MODEL, MAP_KEYPOINTS, NUM_KEYPOINTS
+from steerers._choices import DEFAULT_MODEL, MAP_KEYPOINTS, NUM_KEYPOINTS, Cameras
 from steerers._console import Option, Options, flag, four_corners, names, positive, precision
 
 MAX_SIZE = 800
@@ -488,8 +488,57 @@ LOCALISATION = Offer(
     own_options=(Option("--num-photos", "as many, spread over the folder (default: all)", positive, "N"),),
 )
 
+
+Turn = Literal["upright", "quarter-random"]
+TURNS: dict[Turn, str] = {
+    "upright": "as stored",
+    "quarter-random": "every photograph rotated by a random quarter turn, without EXIF data",
+}
+"""How the photographs of a reconstruction are shown."""
+COLMAP_SIFT = "colmap-sift"
+"""COLMAP's own features, beside models by their names."""
+
+
+def _turns(text: str) -> list[str]:
+    found = names(text)
+    for index, name in enumerate(found):
+        if name not in TURNS:
+            raise argparse.ArgumentTypeError(f"unknown rotation {name!r}; use {' or '.join(TURNS)}")
+        if name in found[:index]:
+            raise argparse.ArgumentTypeError(f"rotation {name!r} is named twice")
+    return found
+
+
+RECONSTRUCTION = Offer(
+    name="reconstruction",
+    help="COLMAP models of photographs in any orientation, beside COLMAP's SIFT",
+    about="Reconstruct folders of photographs as `steerers reconstruct` does, or with --refine (MODEL?refine=1), and "
+    f"with COLMAP's own SIFT ({COLMAP_SIFT}) by the same mapper: how many photographs are registered, points, lengths "
+    "of tracks, reprojection errors, seconds and, where a folder has a cameras.json, how far cameras are off. Needs "
+    "steerers[colmap].",
+    example="""\
+  steerers eval reconstruction --data strecha --models 'compact,compact?refine=1,colmap-sift' \\
+      --rotation upright,quarter-random --work work --report out
+""",
+    data="a folder of photographs, or a folder of such folders",
+    models=f"{DEFAULT_MODEL},{DEFAULT_MODEL}?refine=1,{COLMAP_SIFT}",
+    max_size=1024,
+    keeps_matches=False,
+    own_options=(
+        Option("--rotation", f"{' or '.join(TURNS)}, or both (default: %(default)s)", _turns, "LIST", "upright"),
+        Option("--scenes", "names of the folders (default: all)", names, "LIST"),
+        Option(
+            "--cameras",
+            "that share their parameters, as of `steerers reconstruct` (default: %(default)s)",
+            default="auto",
+            choices=get_args(Cameras),
+        ),
+        Option("--work", "keep all steps here, so that an interrupted run goes on (default: nowhere)", Path, "DIR"),
+    ),
+)
+
 OFFERS: tuple[Offer, ...] = (
     OXFORD, HPATCHES, ALIGNMENT, ROTO_360, *MEGADEPTH.values(), *SCANNET.values(), CAMERAS, AIMS, SAT_AST, COLLECTIONS,
-    RUNTIME, EQUIVARIANCE, RETRIEVAL, VERDICT, MAP, LOCALISATION,
+    RUNTIME, EQUIVARIANCE, RETRIEVAL, VERDICT, MAP, LOCALISATION, RECONSTRUCTION,
 )  # fmt: skip
 """All that there are, in the order of the help."""

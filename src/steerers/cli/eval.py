@@ -44,6 +44,7 @@ def benchmarks() -> dict[str, Benchmark]:
     from steerers.benchmarks.homographies import HPATCHES, OXFORD
     from steerers.benchmarks.localisation import LOCALISATION
     from steerers.benchmarks.maps import MAP
+    from steerers.benchmarks.reconstruction import RECONSTRUCTION
     from steerers.benchmarks.retrieval import RETRIEVAL
     from steerers.benchmarks.roto import ROTO_360
     from steerers.benchmarks.satast import SAT_AST
@@ -54,7 +55,7 @@ def benchmarks() -> dict[str, Benchmark]:
 
     known: tuple[Benchmark, ...] = (
         OXFORD, HPATCHES, ALIGNMENT, ROTO_360, *MEGADEPTH, *SCANNET, CAMERAS, AIMS, SAT_AST, COLLECTIONS, RUNTIME,
-        EQUIVARIANCE, RETRIEVAL, VERDICT, MAP, LOCALISATION,
+        EQUIVARIANCE, RETRIEVAL, VERDICT, MAP, LOCALISATION, RECONSTRUCTION,
     )  # fmt: skip
     return {benchmark.name: benchmark for benchmark in known}
 

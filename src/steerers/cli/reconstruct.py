@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, get_args
 
-from steerers._choices import MAX_ERROR, MIN_MODEL_SIZE, Mapper
+from steerers._choices import MAX_ERROR, MAX_REFINED_ERROR, MIN_MODEL_SIZE, Mapper
 from steerers._console import Option, flag, one_of, positive
 from steerers.cli import options
 from steerers.cli.extract import FILES, extraction_of
@@ -100,10 +100,10 @@ COMMAND = Command(
         ),
         Option(
             "--max-error",
-            "largest reprojection error, in pixels of the shrunk image (default: %(default)s)",
+            f"largest reprojection error, in pixels of the shrunk image (default: {MAX_ERROR:g}, with --refine "
+            f"{MAX_REFINED_ERROR:g})",
             options.above_zero,
             "PX",
-            MAX_ERROR,
         ),
         flag("--no-gps", "do not align the model to GPS positions"),
         Option("--seed", "of the mapper (default: %(default)s)", int, "N", 0),

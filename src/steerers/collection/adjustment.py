@@ -12,6 +12,9 @@ where ``d_ij`` is the move that registration found and ``A_ij`` how a small move
 second; each match weighs as its covariance says, a keypoint as exactly as detectors place one, and a match that
 contradicts the others weighs little. Every keypoint moves once, and has one place in all of its pairs.
 
+Photographs that were shrunk to be matched are registered twice: as they were matched, which finds the place, and then,
+from there, at up to twice that size, which makes it more exact.
+
 Matches that could not be registered are not used any more where a pair has others: most are not one thing seen twice,
 but lie on each other's epipolar lines by chance, and would join two tracks.
 """
@@ -21,7 +24,8 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,12 +44,18 @@ from steerers.collection.verification import Adjusted, Verified, view_of
 from steerers.features import angle_of_each
 from steerers.geometry import DETECTED, DOUBTED, EXACT
 from steerers.images.load import load_image
-from steerers.refinement import RefineOptions, Shown, refine_keypoints
+from steerers.refinement import RefinedKeypoints, RefineOptions, Shown, refine_keypoints
 
 AT_ONCE = 16
 """Pairs that are registered together, on all threads."""
 OPEN = 32
 """Photographs that are kept, decoded, for the pairs that follow."""
+FINER, WORTH = 2.0, 1.1
+"""How many times larger than they were matched photographs are registered at most, as far as they are stored so large;
+and at least, or it is not worth a second time."""
+NEAR = 1.0
+"""Pixels of the larger image, by which a place moves that is registered again; what would move farther is not better
+known than before."""
 ROUNDS = 8
 """Solutions, each with the weights that follow from the one before."""
 
@@ -69,7 +79,8 @@ def adjust(
         OSError: naming the file, if a photograph cannot be read again or a file cannot be written.
     """
     options, pairs = options or RefineOptions(), verified.chosen(keep_contradicted)
-    about = {"refinement": asdict(options), "matching": verified.collection.manifest.matching, **verified.about}
+    told = {"refinement": asdict(options), "finer": [FINER, WORTH, NEAR]}
+    about = {**told, "matching": verified.collection.manifest.matching, **verified.about}
     shards = _refine_pairs(verified, pairs, options, about, torch.device(device))
     path, about = shards.folder / "keypoints.h5", {**about, "pairs": _checksum(pairs)}
     if not _is_made(path, about):
@@ -148,12 +159,19 @@ def _check(table: Table) -> None:
         raise ValueError(f"{table.path}: damaged, a pair lacks numbers")
 
 
+class _Seen(NamedTuple):
+    """A photograph as it was shown to the model, and larger; the same where it is not stored so."""
+
+    shown: Shown
+    larger: Shown
+
+
 class _Images:
-    """The photographs of a collection as they were shown to the model, of which few are kept."""
+    """The photographs of a collection, of which few are kept."""
 
     def __init__(self, collection: Collection, device: torch.device) -> None:
         self.collection, self.device = collection, device
-        self._kept: OrderedDict[str, Shown] = OrderedDict()
+        self._kept: OrderedDict[str, _Seen] = OrderedDict()
 
     def open(self, names: Sequence[str]) -> None:
         """Decode those of some names that are not there, on all threads, and forget those used longest ago."""
@@ -164,14 +182,18 @@ class _Images:
         while len(self._kept) > max(OPEN, len(names)):
             self._kept.popitem(last=False)
 
-    def __getitem__(self, name: str) -> Shown:
+    def __getitem__(self, name: str) -> _Seen:
         return self._kept[name]
 
-    def _read(self, name: str) -> Shown:
+    def _read(self, name: str) -> _Seen:
         how = self.collection.manifest.extraction
         assert how.max_size != "default"  # Extraction has said what that stands for
-        image = load_image(self.collection.photos / name, max_size=how.max_size, resize=how.resize, exif=how.exif)
-        return Shown.of(image, self.device)
+        load = partial(load_image, self.collection.photos / name, resize=how.resize, exif=how.exif)
+        image = load(max_size=how.max_size)
+        shown = Shown.of(image, self.device)
+        if how.max_size is None or how.resize != "fit" or max(image.stored_size) < WORTH * how.max_size:
+            return _Seen(shown, shown)
+        return _Seen(shown, Shown.of(load(max_size=round(FINER * how.max_size)), self.device))
 
 
 class _Registered(NamedTuple):
@@ -184,6 +206,32 @@ class _Registered(NamedTuple):
     covariances: NDArray[np.float32]  # (M, 2, 2)
 
 
+def _refine_twice(
+    image0: _Seen,
+    image1: _Seen,
+    keypoints: tuple[NDArray[np.float32], NDArray[np.float32]],
+    degrees: NDArray[np.float32] | None,
+    options: RefineOptions,
+) -> RefinedKeypoints:
+    """Register (K, 2) keypoints of two photographs as they were matched and, where one is stored larger, those that
+    were registered once more, from where they are."""
+    found = refine_keypoints(image0.shown, image1.shown, *keypoints, degrees, options=options)
+    if image0.larger is image0.shown and image1.larger is image1.shown:
+        return found
+    (job,) = np.nonzero(found.told)
+    again = refine_keypoints(
+        image0.larger,
+        image1.larger,
+        keypoints[0][job],
+        found.keypoints1[job],
+        None if degrees is None else degrees[job],
+        options=replace(options, max_shift=NEAR),
+    )
+    for whole, part in zip(found, again, strict=True):
+        whole[job[again.told]] = part[again.told]
+    return found
+
+
 def _register(verified: Verified, images: _Images, pair: Sequence[str], options: RefineOptions) -> _Registered:
     """Register the inliers of a pair."""
     first, second = pair
@@ -191,8 +239,8 @@ def _register(verified: Verified, images: _Images, pair: Sequence[str], options:
     indices, degrees = matches.indices[inliers], angle_of_each(matches)
     degrees = None if degrees is None else degrees[inliers]
     keypoints0, keypoints1 = (verified.collection.keypoints(name)[indices[:, k]] for k, name in enumerate(pair))
-    found = refine_keypoints(images[first], images[second], keypoints0, keypoints1, degrees, options=options)
-    told = np.isfinite(found.covariances).all(axis=(1, 2))
+    found = _refine_twice(images[first], images[second], (keypoints0, keypoints1), degrees, options)
+    told = found.told
     registered = np.zeros(len(matches), dtype=np.uint8)
     registered[np.flatnonzero(inliers)[told]] = 1
     moves = (found.keypoints1 - keypoints1)[told]

@@ -9,14 +9,14 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steerers._choices import MAX_ERROR, MIN_MODEL_SIZE, Mapper
+from steerers._choices import MAX_ERROR, MAX_REFINED_ERROR, MIN_MODEL_SIZE, Mapper
 from steerers._console import Bar, tell
 from steerers._files import atomic_write, read_json, write_text
 from steerers.collection.colmap import check_room, import_pycolmap, open_database, quiet
@@ -36,14 +36,16 @@ class MappingOptions:
     Attributes:
         mapper: ``incremental``, or ``global`` (GLOMAP), which is faster for many photographs and wants focal lengths.
         min_model_size: photographs of a model that is kept.
-        max_error: largest reprojection error of an observation, in pixels of the images that were matched.
+        max_error: largest reprojection error of an observation, in pixels of the images that were matched; ``None`` is
+            4, and 2 of refined keypoints, whose places are known to a fraction of a pixel, so that what is farther off
+            is something else.
         seed: of all that is drawn at random.
         threads: of the mapper; with more than one it is faster, and models differ a little from run to run.
     """
 
     mapper: Mapper = "incremental"
     min_model_size: int = MIN_MODEL_SIZE
-    max_error: float = MAX_ERROR
+    max_error: float | None = None
     seed: int = 0
     threads: int = 1
 
@@ -52,10 +54,16 @@ class MappingOptions:
             raise ValueError(f"mapper must be {' or '.join(MAPPERS)}, got {self.mapper!r}")
         if self.min_model_size < 2:
             raise ValueError(f"min_model_size must be at least 2, got {self.min_model_size}")
-        if not 0 < self.max_error < np.inf:
+        if self.max_error is not None and not 0 < self.max_error < np.inf:
             raise ValueError(f"max_error must be a positive and finite number of pixels, got {self.max_error}")
         if self.threads < 1:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
+
+    def of_keypoints(self, *, refined: bool) -> MappingOptions:
+        """The same, with what ``max_error`` stands for."""
+        if self.max_error is not None:
+            return self
+        return replace(self, max_error=MAX_REFINED_ERROR if refined else MAX_ERROR)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +94,7 @@ def map_database(
         positions: of the photographs, by name; ``None`` if they shall not be used.
         shrunk: stored pixels of one pixel of an image that was matched.
     """
-    options = options or MappingOptions()
+    options = (options or MappingOptions()).of_keypoints(refined=False)
     made = {
         "options": asdict(options),
         "shrunk": shrunk,
@@ -185,6 +193,7 @@ def _incremental(
     told.random_seed, told.num_threads = options.seed, options.threads
     told.min_model_size = options.min_model_size
     told.extract_colors = photos != folder
+    assert options.max_error is not None  # map_database has said what that stands for
     error = options.max_error * shrunk
     told.mapper.filter_max_reproj_error = error
     told.mapper.init_max_error = error

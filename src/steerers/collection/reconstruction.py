@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -218,6 +218,7 @@ def reconstruct_matched(
         OSError: naming the file, if one cannot be written.
     """
     options = options or ReconstructionOptions()
+    options = replace(options, mapping=options.mapping.of_keypoints(refined=options.refinement is not None))
     import_pycolmap()
     folder = collection.folder
     keep, refinement = options.keep_contradicted, options.refinement
