@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import PIL.Image
 import torch
 from PIL.ExifTags import GPS, IFD
@@ -13,7 +14,7 @@ from helpers import randn
 from steerers.collection import Collection
 from steerers.features import Features
 from steerers.images.exif import Taken
-from terrain import make_terrain, view_of
+from terrain import make_terrain, save, view_of
 
 DIM = 128
 """Of the descriptions of Upright SIFT."""
@@ -48,6 +49,27 @@ def save_taken(
     tags.update(gps or {})
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path, exif=exif)
+
+
+def save_street(folder: Path, houses: int, seed: int) -> list[float]:
+    """Views along a street whose houses have the same roof, each turned its own way; the degrees that views are rotated
+    by."""
+    rng, roof, apart = np.random.default_rng(seed), 60, 120  # pixels
+    street = make_terrain(max(700, houses * apart + 200), seed)
+    tiles = make_terrain(2 * roof, seed + 100)
+    side = torch.arange(2 * roof) - roof + 0.5
+    inside = torch.hypot(side[:, None], side) < 0.7 * roof
+    y = street.shape[1] // 2
+    for house in range(houses):
+        turned, _ = view_of(tiles, (roof - 0.5, roof - 0.5), rng.uniform(0, 360), (2 * roof, 2 * roof))
+        place = (slice(None), slice(y - roof, y + roof), slice(100 + house * apart - roof, 100 + house * apart + roof))
+        street[place] = torch.where(inside, turned, street[place])
+    turns = []
+    for index, x in enumerate(range(90, (houses - 1) * apart + 120, 45)):
+        turns.append(rng.uniform(0, 360))
+        view, _ = view_of(street, (x, y + rng.uniform(-15, 15)), turns[-1], (200, 160))
+        save(view, folder / f"{index:02d}.png")
+    return turns
 
 
 def save_views(folder: Path, names: Iterable[str], size: tuple[int, int] = (120, 90)) -> None:

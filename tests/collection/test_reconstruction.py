@@ -68,7 +68,7 @@ def test_all_of_it(tmp_path: Path) -> None:
     )
     result = reconstruct_matched(collection)
     assert result.sentences[0] == "6 of 6 photographs are registered, in one model"
-    assert "the rotations of 1 of them contradict their triangles" in result.sentences[2]
+    assert "the rotations of 1 of them contradict their loops" in result.sentences[2]
     assert re.fullmatch(r"aligned to GPS by 5 photographs, [\d.]+ m off at the median", result.sentences[3])
     assert re.fullmatch(
         r"the GPS position of scene a/02 é.jpg is 1,\d\d\d km from where the model has it, and was not used",

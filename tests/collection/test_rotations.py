@@ -1,16 +1,20 @@
-"""Triangles of rotations: planted false pairs are found, true ones stay, and without triangles nothing goes."""
+"""Loops of rotations: planted false pairs are found, true ones stay, and without loops nothing goes."""
 
 from __future__ import annotations
 
-from itertools import combinations
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collection.photographs import save_street
 from helpers import seeds
-from steerers.collection.rotations import MOST_TRIANGLES, check_rotations, find_triangles, solve_orientations
+from steerers.collection import Choice, Collection, choose_pairs, extract, match_pairs, verify
+from steerers.collection.rotations import LONGEST, WAYS, _Pair, _ViewGraph, check_rotations, solve_orientations
 
 
 def wrapped(degrees: np.ndarray) -> np.ndarray:
@@ -63,7 +67,7 @@ def test_rotating_a_photograph_rotates_its_orientation_alone(seed: int, by: floa
 
 
 @given(seeds, st.integers(2, 20))
-def test_without_triangles_nothing_goes(seed: int, count: int) -> None:
+def test_without_loops_nothing_goes(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
     ends = np.array([(int(rng.integers(0, k)), k) for k in range(1, count)])  # a tree
     degrees = rng.uniform(-180, 180, len(ends))
@@ -94,7 +98,7 @@ def test_many_weak_true_pairs_outvote_a_strong_false_one() -> None:
     inliers[3] = 500
     found = check_rotations(ends, degrees, inliers)
     assert np.flatnonzero(~found.kept).tolist() == [3]
-    assert found.contradicting[3] == 6
+    assert (found.agreeing[3], found.contradicting[3]) == (0, WAYS)
     np.testing.assert_allclose(found.orientations, 0.0, atol=1e-6)
 
 
@@ -109,26 +113,55 @@ def test_unknown_rotations_and_no_pairs() -> None:
     assert np.isfinite(lonely.orientations).tolist() == [True, True, False, False, False]
 
 
-def test_triangles_against_a_plain_search() -> None:
-    rng = np.random.default_rng(0)
-    ends = np.array([pair for pair in combinations(range(15), 2) if rng.random() < 0.5])
-    ends[::2] = ends[::2, ::-1].copy()
-    angles = rng.uniform(-180, 180, 15)
-    degrees = angles[ends[:, 1]] - angles[ends[:, 0]]
-    known = {frozenset(pair) for pair in ends.tolist()}
-    expected = {c for c in combinations(range(15), 3) if all(frozenset(p) in known for p in combinations(c, 2))}
-    sides, signs = find_triangles(ends, np.ones(len(ends)))
-    assert {tuple(sorted(set(ends[edges].ravel().tolist()))) for edges in sides} == expected
-    assert len(sides) == len(expected)
-    np.testing.assert_allclose((signs * degrees[sides]).sum(axis=1), 0, atol=1e-9)
+@given(seeds)
+def test_ways_against_a_plain_search(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ends = [(int(a), int(b)) for a, b in combinations(rng.permutation(7), 2) if rng.random() < 0.5]
+    pairs = [_Pair(a, b, float(rng.integers(15, 60)), float(rng.uniform(-180, 180))) for a, b in ends]
+    steps = {(p.first, p.second): p for p in pairs} | {(p.second, p.first): p for p in pairs}
+
+    def all_ways(node: int, end: int, passed: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], float]]:
+        if node == end:
+            yield (*passed, node), np.inf
+        elif len(passed) < LONGEST:
+            for here, there in steps:
+                if here == node and there not in passed and (node, there) != (0, 1):
+                    for way, width in all_ways(there, end, (*passed, node)):
+                        yield way, min(width, steps[here, there].inliers)
+
+    widest: dict[int, float] = {}
+    for way, width in all_ways(0, 1, ()):
+        widest[way[1]] = max(width, widest.get(way[1], 0.0))
+    found = _ViewGraph(sorted(pairs, key=lambda pair: -pair.inliers)).ways(0, 1)
+    assert [width for width, _, _ in found] == sorted(widest.values(), reverse=True)[:WAYS]
+    for width, length, degrees in found:
+        assert any(
+            len(way) == length + 1
+            and wide == width
+            and wrapped(degrees - sum(_along(steps[step], step) for step in pairwise(way))) < 1e-6
+            for way, wide in all_ways(0, 1, ())
+        )
 
 
-def test_a_dense_graph_has_a_limited_number_of_triangles() -> None:
-    count = MOST_TRIANGLES + 30
-    ends = np.array(list(combinations(range(count), 2)))
-    sides, _ = find_triangles(ends, np.ones(len(ends)))
-    assert np.bincount(sides.ravel(), minlength=len(ends)).min() >= MOST_TRIANGLES
-    assert len(sides) < MOST_TRIANGLES * len(ends)
+def _along(pair: _Pair, step: tuple[int, int]) -> float:
+    return pair.degrees if step == (pair.first, pair.second) else -pair.degrees
+
+
+def test_roofs_that_look_alike(tmp_path: Path) -> None:
+    """Photographs along a street whose houses have the same roof, each turned its own way: those of different houses
+    match by their roofs, more than half of all pairs, and agree with one another."""
+    turns = save_street(tmp_path / "photos", houses=5, seed=0)
+    collection = Collection.create(tmp_path / "out", tmp_path / "photos", num_keypoints=512)
+    extract(collection)
+    choose_pairs(collection, Choice(exhaustive=True))
+    match_pairs(collection)
+    verified = verify(collection)
+    ends = [tuple(verified.names.index(name) for name in verdict.pair) for verdict in verified.good]
+    off = [verdict.angle - (turns[b] - turns[a]) for verdict, (a, b) in zip(verified.good, ends, strict=True)]
+    true, kept = wrapped(np.array(off)) < 15, verified.consistency.kept
+    assert (~true).sum() > true.sum() > 20
+    assert kept[true].mean() > 0.95
+    assert kept[~true].mean() < 0.1
 
 
 @pytest.mark.parametrize("count", [3, 30])

@@ -1,4 +1,4 @@
-"""Verification of a collection: what is kept, what is done again, and what the triangles say."""
+"""Verification of a collection: what is kept, what is done again, and what the loops say."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_pairs_that_come_and_go(tmp_path: Path, counted: list[Any]) -> None:
     assert [verdict.pair for verdict in verify(collection).verdicts] == everything[2:]
 
 
-def test_a_false_rotation_is_told_from_its_triangles(tmp_path: Path) -> None:
+def test_a_false_rotation_is_told_from_its_loops(tmp_path: Path) -> None:
     collection = make_collection(tmp_path / "out", [make_scene(7), make_scene(4, seed=1)], false_pairs=[(1, 4)])
     verified = verify(collection)
     names = verified.names

@@ -425,7 +425,7 @@ def make_report(tables: list[Table], settings: ReconstructionSettings, made: dic
         f"cameras {settings.cameras!r}, without GPS; with refine=1 as with --refine. {COLMAP_SIFT}: COLMAP's SIFT, "
         f"exhaustive matching and verification with their defaults, the same incremental mapper. Registered, points, "
         f"mean track length (*seen in*: photographs, of which a track may have two keypoints) and mean reprojection "
-        f"error, in stored pixels, are of the largest model. *Pairs left out*: by their triangles. "
+        f"error, in stored pixels, are of the largest model. *Pairs left out*: by their loops. "
         f"Cameras are compared with the truth, in its unit, after alignment by a similarity; "
         f"rotations are medians. Seconds are of all steps; a dash where a run was interrupted and went on."
     )

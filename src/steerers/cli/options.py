@@ -218,7 +218,7 @@ VERIFICATION = (
         MAX_DISTANCE,
     ),
     Option("--min-inliers", "of a pair that is verified (default: %(default)s)", positive, "N", MIN_INLIERS),
-    flag("--keep-contradicted", "also use pairs whose rotations contradict their triangles"),
+    flag("--keep-contradicted", "also use pairs whose rotations contradict their loops"),
 )
 """How matched pairs are verified."""
 REFINE_TRACKS = flag("--refine", "move keypoints to their exact places, by the patches of all their matches")

@@ -78,7 +78,7 @@ MATCHED_COLLECTION = (
 """How the photographs of a folder are described, paired, matched and verified."""
 COMMAND = Command(
     description="Reconstruct a folder of photographs, in any orientation: extract features, choose pairs, match, "
-    "verify, leave out pairs whose rotations contradict their triangles, map with COLMAP, align to GPS. OUT/sparse/0 "
+    "verify, leave out pairs whose rotations contradict their loops, map with COLMAP, align to GPS. OUT/sparse/0 "
     "is the largest model, OUT/report.html tells how it went. Interrupted, it goes on where it was. Needs "
     "steerers[colmap].",
     example="""\

@@ -69,7 +69,7 @@ def write_database(
 
     Args:
         cameras: which share their parameters, see :data:`steerers._choices.Cameras`.
-        keep_contradicted: also the geometry of pairs that their triangles contradict.
+        keep_contradicted: also the geometry of pairs that their loops contradict.
 
     Raises:
         ValueError: if there is a file that is no database, or one of other photographs or keypoints.

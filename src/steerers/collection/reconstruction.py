@@ -47,7 +47,7 @@ class ReconstructionOptions:
 
     Attributes:
         cameras: which photographs share the parameters of a camera, see :data:`steerers._choices.Cameras`.
-        keep_contradicted: also use pairs whose rotations contradict their triangles.
+        keep_contradicted: also use pairs whose rotations contradict their loops.
         gps: bring models to metres by GPS where photographs have positions.
         refinement: move keypoints to their exact places first, see :mod:`steerers.collection.adjustment`; ``None``
             leaves them where they were detected.
@@ -252,7 +252,7 @@ def reconstruct_matched(
 def _tell_pairs(verified: Verified) -> None:
     tell(
         f"{len(verified.good):,} of {len(verified.verdicts):,} pairs are explained by geometry, "
-        f"{len(verified.contradicted):,} of them contradict their triangles"
+        f"{len(verified.contradicted):,} of them contradict their loops"
     )
 
 

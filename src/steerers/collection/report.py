@@ -217,7 +217,7 @@ def _view_graph(verified: Verified) -> str:
             box = f'x="{x * size:.2f}" y="{y * size:.2f}" width="{size:.2f}" height="{size:.2f}"'
             parts.append(f"<rect {box} {colour}>{title}</rect>")
     note = (
-        "Rows and columns are photographs by name; darker pairs have more inliers, red ones contradict their triangles."
+        "Rows and columns are photographs by name; darker pairs have more inliers, red ones contradict their loops."
     )
     return f"{svg(side, side, parts)}<p><small>{escape(note)}</small></p>"
 
@@ -260,14 +260,14 @@ def _failures(numbers: Mapping[str, Any]) -> str:
     if contradicted:
         listed = table(
             [
-                ("pair", "", "inliers", "rotation", "triangles for", "against"),
+                ("pair", "", "inliers", "rotation", "loops for", "against"),
                 *(
                     (
                         *row["pair"],
                         f"{row['inliers']}",
                         f"{row['angle']:.0f}°",
-                        f"{row['triangles_agreeing']}",
-                        f"{row['triangles_contradicting']}",
+                        f"{row['loops_agreeing']}",
+                        f"{row['loops_contradicting']}",
                     )
                     for row in contradicted
                 ),
@@ -275,7 +275,7 @@ def _failures(numbers: Mapping[str, Any]) -> str:
             "--nnnn",
         )
         parts.append(
-            f"<details><summary>Pairs whose rotations contradict their triangles ({len(contradicted)})</summary>"
+            f"<details><summary>Pairs whose rotations contradict their loops ({len(contradicted)})</summary>"
             f"{listed}</details>"
         )
     return "".join(parts) or '<p class="soft">Nothing.</p>'

@@ -1,19 +1,27 @@
-"""Which pairs of a collection can be true, by their rotations alone: every triangle of the view graph must close.
+"""Which pairs of a collection can be true, by their rotations alone: every loop of the view graph must close.
 
-The rotation from photograph a to b and that from b to c make the rotation from a to c. Of three true pairs the sum
-around the triangle is a full turn, up to noise and to what a change of viewpoint adds; with a false pair among them it
-is anything. So the triangles that a pair is in say whether it is true, each as much as its other two pairs can be
-trusted, which their own triangles say: sum-product message passing (belief propagation) over the pairs and triangles.
+The rotation from photograph a to b and that from b to c make the rotation from a to c. Around a loop of true pairs, a
+triangle or a longer one, the sum is a full turn, up to noise and to what changes of viewpoint add; with a false pair
+among them it is anything. So a pair is held against the ways that lead from its one photograph to the other over other
+pairs, of which the widest count: those whose weakest pair has the most inliers.
 
-Longer loops are not asked: what changes of viewpoint add is small in a triangle of overlapping photographs, but grows
-along a loop. Around a tower, looking down at a slant, it is a large part of a turn.
+Repeated structures make false pairs that agree with one another: all photographs of one roof match all of another that
+looks the same, and their triangles close. They have fewer inliers than photographs of one place, which share what is
+around the roof too. Therefore pairs are believed from the strongest on, each by the ways of those that are stronger;
+the false ones then contradict ways that are wider than any that they make up themselves.
+
+Long loops are not asked: what changes of viewpoint add is small in a loop of a few overlapping photographs, but grows
+along it. Around a tower, looking down at a slant, it is a large part of a turn.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +29,18 @@ from numpy.typing import NDArray
 from steerers.geometry import circular_mode, wrap_degrees
 
 NOISE = 6.0
-"""Degrees by which the rotations of three true pairs miss a full turn, as the scale of a Laplace density: a triangle
-that misses by more than 20 speaks against its pairs. Measured, with every photograph rotated at random: of forty of a
-drone 1 at the median and 4 at the 99th percentile, of Strecha's facade 1.5 and 11, of his fountain 1.6 and 8."""
+"""Degrees by which the rotations of three true pairs miss a full turn, as the scale of a Laplace density, which grows
+as loops do: a triangle that misses by more than 20 speaks against its pairs, a loop of six by more than 32. Measured,
+with every photograph rotated at random: triangles of forty of a drone miss by 1 at the median and 4 at the 99th
+percentile, of Strecha's facade by 1.5 and 11, of his fountain by 1.6 and 8."""
 SURPRISE = 0.02
-"""Fraction of triangles of true pairs that may miss by anything at all."""
+"""Fraction of loops of true pairs that may miss by anything at all."""
 PRIOR_INLIERS = 15.0
-"""A verified pair of n inliers is true by odds of n to this, before its triangles are asked."""
-MOST_TRIANGLES = 64
-"""Of a pair, those whose weaker other pair has the most inliers; the others would add little."""
-ROUNDS, DAMPING = 60, 0.5
-"""Of message passing: how often, and how much of the last message stays."""
+"""A verified pair of n inliers is true by odds of n to this, before its loops are asked."""
+LONGEST, WAYS, STRONGEST = 6, 5, 8
+"""Pairs of a way at most; how many ways a pair is held against; and of a photograph, the pairs that ways go along."""
+ROUNDS = 60
+"""In which orientations settle."""
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -39,11 +48,11 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Consistency:
-    """What the triangles say of P pairs.
+    """What the loops say of P pairs.
 
     Attributes:
         probability: (P,) that a pair is true.
-        agreeing: (P,) triangles with it that close; ``contradicting`` (P,) those that do not.
+        agreeing: (P,) loops with it that close, of those that were asked; ``contradicting`` (P,) those that do not.
         orientations: (N,) degrees counter-clockwise by which each photograph is rotated against most of its group, from
             the pairs that are kept; NaN for one without such a pair.
     """
@@ -55,14 +64,26 @@ class Consistency:
 
     @property
     def kept(self) -> NDArray[np.bool_]:
-        """(P,) pairs that are rather true than false; one without triangles always is."""
+        """(P,) pairs that are rather true than false; one without loops always is."""
         return self.probability >= 0.5
+
+
+class _Pair(NamedTuple):
+    """Two photographs, the matches that geometry explains, and degrees counter-clockwise from the first on."""
+
+    first: int
+    second: int
+    inliers: float
+    degrees: float
 
 
 def check_rotations(
     pairs: Sequence[tuple[int, int]] | Indices, degrees: Sequence[float] | Array, inliers: Sequence[int] | Indices
 ) -> Consistency:
-    """Ask the triangles of a view graph which of its pairs are true, and for the orientation of each photograph.
+    """Ask the loops of a view graph which of its pairs are true, and for the orientation of each photograph.
+
+    What is believed from the strongest pair on is then asked again as a whole: a pair that most of the others
+    contradict, as a strong false one among weak true ones, does not speak against anything in the end.
 
     Args:
         pairs: (P, 2) photographs, numbered from 0, each pair once.
@@ -72,70 +93,92 @@ def check_rotations(
     ends = np.asarray(pairs, np.int64).reshape(-1, 2)
     angles, weights = np.asarray(degrees, np.float64), np.asarray(inliers, np.float64)
     known = np.isfinite(angles)
-    chosen = np.flatnonzero(known)
-    sides, signs = find_triangles(ends[chosen], weights[chosen])
-    sides = chosen[sides]  # (T, 3) pairs
-    gap = np.abs((np.sum(signs * angles[sides], axis=1) + 180.0) % 360.0 - 180.0)  # (T,)
-    log_odds = _pass_messages(sides, gap, weights)
-    closes = _log_ratio(gap) > 0
-    agreeing, contradicting = (
-        np.bincount(sides[chosen_triangles].ravel(), minlength=len(ends)) for chosen_triangles in (closes, ~closes)
-    )
+    told = [_Pair(*end, float(n), float(d)) for end, n, d in zip(ends.tolist(), weights, angles, strict=True)]
+    asked = [told[k] for k in np.flatnonzero(known)]
+    believed = _strongest_first(asked)
+    graph = _ViewGraph(believed)
+    trusted = _ViewGraph(pair for pair in believed if _log_odds(pair, graph) >= 0)
+    log_odds, agreeing, contradicting = np.zeros(len(ends)), *np.zeros((2, len(ends)), np.int64)
+    for k, pair in enumerate(told):
+        log_odds[k] = _log_odds(pair, trusted) if known[k] else _prior(pair)
+        votes = [vote > 0 for vote in _votes(pair, graph)] if known[k] else []
+        agreeing[k], contradicting[k] = sum(votes), len(votes) - sum(votes)
     probability = 1.0 / (1.0 + np.exp(-np.clip(log_odds, -500, 500)))
     used = known & (probability >= 0.5)
     orientations = solve_orientations(ends[used], angles[used], weights[used], int(ends.max(initial=-1)) + 1)
     return Consistency(probability, agreeing, contradicting, orientations)
 
 
-# Triangles ------------------------------------------------------------------------------------------------------------
+# Loops ----------------------------------------------------------------------------------------------------------------
 
 
-def find_triangles(ends: Indices, weights: Array) -> tuple[Indices, Array]:
-    """The triangles of a graph, at most :data:`MOST_TRIANGLES` that every edge asks for.
+class _ViewGraph:
+    """Photographs, joined by pairs, which come from the strongest on."""
 
-    Returns:
-        (T, 3) edges, and (T, 3) signs, -1 where an edge leads against the way a -> b -> c -> a.
-    """
-    neighbours: dict[int, dict[int, int]] = {}  # node -> node -> edge
-    for edge, (a, b) in enumerate(ends.tolist()):
-        neighbours.setdefault(a, {})[b] = edge
-        neighbours.setdefault(b, {})[a] = edge
-    found: dict[tuple[int, int, int], tuple[int, int, int]] = {}
-    for a, b in ends.tolist():
-        shared = neighbours[a].keys() & neighbours[b].keys()
-        strongest = sorted(shared, key=lambda c: (-min(weights[neighbours[a][c]], weights[neighbours[b][c]]), c))
-        for c in strongest[:MOST_TRIANGLES]:
-            i, j, k = sorted((a, b, c))
-            found[i, j, k] = neighbours[i][j], neighbours[j][k], neighbours[i][k]
-    corners = sorted(found)
-    sides = np.array([found[corner] for corner in corners], np.int64).reshape(-1, 3)
-    starts = np.array([(i, j, k) for i, j, k in corners], np.int64).reshape(-1, 3)  # of i -> j, j -> k, k -> i
-    signs = np.where(ends[sides, 0] == starts, 1.0, -1.0)
-    return sides, signs
+    def __init__(self, pairs: Iterable[_Pair] = ()) -> None:
+        self.strongest: dict[int, dict[int, tuple[float, float]]] = {}  # of each: another to inliers and degrees
+        for pair in pairs:
+            self.add(pair)
+
+    def add(self, pair: _Pair) -> None:
+        """A pair that is no stronger than those that are there."""
+        for node, other, degrees in ((pair.first, pair.second, pair.degrees), (pair.second, pair.first, -pair.degrees)):
+            beside = self.strongest.setdefault(node, {})
+            if len(beside) <= STRONGEST:  # one more: it may be the pair that is asked about
+                beside[other] = pair.inliers, degrees
+
+    def ways(self, start: int, end: int) -> list[tuple[float, int, float]]:
+        """The widest ways between two photographs, the pair of these apart, by different neighbours of the first: the
+        inliers of their weakest pair, their pairs, and the degrees that they add up to."""
+        wanted = {other for other in self.strongest.get(start, ()) if other != end}
+        found: list[tuple[float, int, float]] = []
+        queue, reached = [(-math.inf, 0, end, 0.0)], dict[int, int]()
+        while queue and wanted:
+            width, length, node, degrees = heapq.heappop(queue)
+            if reached.get(node, LONGEST) <= length:
+                continue
+            reached[node] = length
+            if node in wanted:
+                wanted.remove(node)
+                inliers, first = self.strongest[start][node]
+                found.append((min(inliers, -width), length + 1, first + degrees))
+            for other, (inliers, step) in self.strongest.get(node, {}).items():
+                if other != start and length + 2 <= LONGEST:
+                    heapq.heappush(queue, (max(width, -inliers), length + 1, other, degrees - step))
+        return sorted(found, key=lambda way: (-way[0], way[1]))[:WAYS]
 
 
-def _log_ratio(gap: Array) -> Array:
-    """How much likelier a gap in degrees is of three true pairs than of a triangle with a false one; its logarithm."""
-    laplace = np.exp(-gap / NOISE) / (2 * NOISE * (1 - math.exp(-180.0 / NOISE)))  # over (-180, 180]
-    return np.asarray(np.log((1 - SURPRISE) * laplace * 360.0 + SURPRISE))
+def _strongest_first(pairs: Sequence[_Pair]) -> list[_Pair]:
+    """Those that are believed, each by the ways over stronger ones; among equals nobody can tell."""
+    graph, believed = _ViewGraph(), list[_Pair]()
+    for _, equals in groupby(sorted(pairs, key=lambda pair: -pair.inliers), key=lambda pair: pair.inliers):
+        chosen = [pair for pair in equals if _log_odds(pair, graph) >= 0]
+        for pair in chosen:
+            graph.add(pair)
+        believed += chosen
+    return believed
 
 
-def _pass_messages(sides: Indices, gap: Array, weights: Array) -> Array:
-    """(P,) log odds of pairs, of the triangles (T, 3) they are in, by sum-product."""
-    prior = np.log(np.maximum(weights, PRIOR_INLIERS) / PRIOR_INLIERS)
-    if not len(sides):
-        return prior
-    ratio = np.exp(_log_ratio(gap))[:, None]  # (T, 1)
-    messages = np.zeros(sides.shape)  # of log odds, from a triangle to its pairs
-    total = prior
-    for _ in range(ROUNDS):
-        to_triangle = total[sides] - messages
-        true = 1.0 / (1.0 + np.exp(-np.clip(to_triangle, -500, 500)))
-        others = np.stack([true[:, 1] * true[:, 2], true[:, 0] * true[:, 2], true[:, 0] * true[:, 1]], axis=1)
-        fresh = np.log(others * ratio + 1.0 - others)  # a triangle with a false pair closes by chance
-        messages = DAMPING * messages + (1 - DAMPING) * fresh
-        total = prior + np.bincount(sides.ravel(), messages.ravel(), len(prior))
-    return total
+def _log_odds(pair: _Pair, graph: _ViewGraph) -> float:
+    """Of a pair, by the loops that it makes with the ways of a graph."""
+    return _prior(pair) + sum(_votes(pair, graph))
+
+
+def _prior(pair: _Pair) -> float:
+    return math.log(max(pair.inliers, PRIOR_INLIERS) / PRIOR_INLIERS)
+
+
+def _votes(pair: _Pair, graph: _ViewGraph) -> list[float]:
+    """How much likelier each loop is if the pair is true than if it is false; logarithms."""
+    ways = graph.ways(pair.first, pair.second)
+    return [_log_ratio(abs(wrap_degrees(degrees - pair.degrees)), length + 1) for _, length, degrees in ways]
+
+
+def _log_ratio(gap: float, length: int) -> float:
+    """How much likelier a gap in degrees is of a loop of so many true pairs than with a false one; its logarithm."""
+    scale = NOISE * length / 3
+    laplace = math.exp(-gap / scale) / (2 * scale * (1 - math.exp(-180.0 / scale)))  # over (-180, 180]
+    return math.log((1 - SURPRISE) * laplace * 360.0 + SURPRISE)
 
 
 # Orientations ---------------------------------------------------------------------------------------------------------

@@ -83,8 +83,8 @@ def _contradicted(verified: Verified) -> list[dict[str, Any]]:
             "pair": list(verdict.pair),
             "inliers": verdict.inliers,
             "angle": round(verdict.angle, 1),
-            "triangles_agreeing": agreeing,
-            "triangles_contradicting": contradicting,
+            "loops_agreeing": agreeing,
+            "loops_contradicting": contradicting,
         }
         for verdict, kept, agreeing, contradicting in rows
         if not kept
@@ -122,7 +122,7 @@ def _why_not(verified: Verified, names: Iterable[str]) -> dict[str, str]:
         elif name not in good:
             told[name] = f"none of its pairs is explained by geometry (at most {matches[name]} matches)"
         elif name not in consistent:
-            told[name] = "its pairs contradict their triangles"
+            told[name] = "its pairs contradict their loops"
         else:
             told[name] = f"the mapper could not place it (at most {consistent[name]} inliers with another photograph)"
     return told
@@ -149,7 +149,7 @@ def sentences(numbers: Mapping[str, Any]) -> list[str]:
         )
     told.append(
         f"{pairs['verified']:,} of {pairs['matched']:,} matched pairs are explained by geometry; the rotations of "
-        f"{len(pairs['contradicted']):,} of them contradict their triangles"
+        f"{len(pairs['contradicted']):,} of them contradict their loops"
     )
     told += [sentence for number, model in enumerate(models) for sentence in _gps_told(number, model, len(models))]
     if numbers["failed"]:

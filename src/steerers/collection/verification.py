@@ -1,4 +1,4 @@
-"""Verification of all matched pairs of a collection: their two-view geometry, and what their triangles say."""
+"""Verification of all matched pairs of a collection: their two-view geometry, and what their loops say."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Verified:
 
     @cached_property
     def consistency(self) -> Consistency:
-        """What the triangles say of the pairs in :attr:`good`."""
+        """What the loops say of the pairs in :attr:`good`."""
         place = {name: index for index, name in enumerate(self.names)}
         ends = [(place[first], place[second]) for first, second in (verdict.pair for verdict in self.good)]
         found = check_rotations(
@@ -106,16 +106,16 @@ class Verified:
 
     @property
     def consistent(self) -> list[Verdict]:
-        """Those in :attr:`good` that their triangles do not contradict."""
+        """Those in :attr:`good` that their loops do not contradict."""
         return [verdict for verdict, kept in zip(self.good, self.consistency.kept, strict=True) if kept]
 
     @property
     def contradicted(self) -> list[Verdict]:
-        """Those in :attr:`good` that their triangles contradict."""
+        """Those in :attr:`good` that their loops contradict."""
         return [verdict for verdict, kept in zip(self.good, self.consistency.kept, strict=True) if not kept]
 
     def chosen(self, keep_contradicted: bool) -> list[Pair]:
-        """The pairs that are used: those that geometry explains, without those that contradict their triangles unless
+        """The pairs that are used: those that geometry explains, without those that contradict their loops unless
         they are asked for."""
         return [verdict.pair for verdict in (self.good if keep_contradicted else self.consistent)]
 

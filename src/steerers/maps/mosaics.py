@@ -61,7 +61,7 @@ class MosaicOptions:
         max_distance: of a match from where the homography of its pair has it, in pixels of the image as it was matched.
         scale: pixels of the mosaic for one of the photographs.
         gps: lay it on the Earth where photographs have positions.
-        keep_contradicted: also use pairs whose rotations contradict their triangles.
+        keep_contradicted: also use pairs whose rotations contradict their loops.
     """
 
     verification: VerificationOptions = field(default_factory=VerificationOptions)

@@ -63,7 +63,7 @@ def link_scene(
     min_inliers: int,
     keep_contradicted: bool,
 ) -> Scene:
-    """The pairs of a collection that geometry explains, without those that contradict their triangles unless asked for.
+    """The pairs of a collection that geometry explains, without those that contradict their loops unless asked for.
 
     Args:
         max_distance: of a match from where the homography of its pair has it, in pixels of the image as it was matched.
