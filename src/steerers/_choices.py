@@ -29,7 +29,7 @@ focal length and size by their EXIF data, all of one size, or none."""
 MAX_DISTANCE, MIN_INLIERS = 1.5, 15
 """Of an inlier from its epipolar line, in pixels of the image that was matched; and of a pair that is verified."""
 MAX_ERROR, MAX_REFINED_ERROR, MIN_MODEL_SIZE = 4.0, 2.0, 3
-"""Of an observation of a model, in those pixels, as detected and refined; and photographs of a model that is kept."""
+"""Of an observation of a model, in the same pixels, as detected and refined; and photographs of a model, at least."""
 LIKELY = 0.5
 """Probability from which two images are said to show the same thing, and a photograph to be on a map."""
 MAP_KEYPOINTS, MAP_TILES = 1024, 96
