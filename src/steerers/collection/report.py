@@ -216,9 +216,7 @@ def _view_graph(verified: Verified) -> str:
             title = f"<title>{escape(words)}</title>" if x >= y else ""
             box = f'x="{x * size:.2f}" y="{y * size:.2f}" width="{size:.2f}" height="{size:.2f}"'
             parts.append(f"<rect {box} {colour}>{title}</rect>")
-    note = (
-        "Rows and columns are photographs by name; darker pairs have more inliers, red ones contradict their loops."
-    )
+    note = "Rows and columns are photographs by name; darker pairs have more inliers, red ones contradict their loops."
     return f"{svg(side, side, parts)}<p><small>{escape(note)}</small></p>"
 
 

@@ -7,8 +7,8 @@ pairs, of which the widest count: those whose weakest pair has the most inliers.
 
 Repeated structures make false pairs that agree with one another: all photographs of one roof match all of another that
 looks the same, and their triangles close. They have fewer inliers than photographs of one place, which share what is
-around the roof too. Therefore pairs are believed from the strongest on, each by the ways of those that are stronger;
-the false ones then contradict ways that are wider than any that they make up themselves.
+around the roof too. Therefore pairs are believed from the strongest on, each by the ways of those that are clearly
+stronger; the false ones then contradict ways that are wider than any that they make up themselves.
 
 Long loops are not asked: what changes of viewpoint add is small in a loop of a few overlapping photographs, but grows
 along it. Around a tower, looking down at a slant, it is a large part of a turn.
@@ -20,7 +20,6 @@ import heapq
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -30,13 +29,15 @@ from steerers.geometry import circular_mode, wrap_degrees
 
 NOISE = 6.0
 """Degrees by which the rotations of three true pairs miss a full turn, as the scale of a Laplace density, which grows
-as loops do: a triangle that misses by more than 20 speaks against its pairs, a loop of six by more than 32. Measured,
-with every photograph rotated at random: triangles of forty of a drone miss by 1 at the median and 4 at the 99th
-percentile, of Strecha's facade by 1.5 and 11, of his fountain by 1.6 and 8."""
+as the root of a loop's length: a triangle that misses by more than 20 speaks against its pairs, a loop of seven by more
+than 27. Measured, with every photograph rotated at random: triangles of forty of a drone miss by 1 at the median and 4
+at the 99th percentile, of Strecha's facade by 1.5 and 11, of his fountain by 1.6 and 8."""
 SURPRISE = 0.02
 """Fraction of loops of true pairs that may miss by anything at all."""
 PRIOR_INLIERS = 15.0
 """A verified pair of n inliers is true by odds of n to this, before its loops are asked."""
+STRONGER = 1.25
+"""By this factor a pair has more inliers than one that it is believed before."""
 LONGEST, WAYS, STRONGEST = 6, 5, 8
 """Pairs of a way at most; how many ways a pair is held against; and of a photograph, the pairs that ways go along."""
 ROUNDS = 60
@@ -93,7 +94,7 @@ def check_rotations(
     ends = np.asarray(pairs, np.int64).reshape(-1, 2)
     angles, weights = np.asarray(degrees, np.float64), np.asarray(inliers, np.float64)
     known = np.isfinite(angles)
-    told = [_Pair(*end, float(n), float(d)) for end, n, d in zip(ends.tolist(), weights, angles, strict=True)]
+    told = [_Pair(a, b, float(n), float(d)) for (a, b), n, d in zip(ends.tolist(), weights, angles, strict=True)]
     asked = [told[k] for k in np.flatnonzero(known)]
     believed = _strongest_first(asked)
     graph = _ViewGraph(believed)
@@ -149,13 +150,14 @@ class _ViewGraph:
 
 
 def _strongest_first(pairs: Sequence[_Pair]) -> list[_Pair]:
-    """Those that are believed, each by the ways over stronger ones; among equals nobody can tell."""
-    graph, believed = _ViewGraph(), list[_Pair]()
-    for _, equals in groupby(sorted(pairs, key=lambda pair: -pair.inliers), key=lambda pair: pair.inliers):
-        chosen = [pair for pair in equals if _log_odds(pair, graph) >= 0]
-        for pair in chosen:
-            graph.add(pair)
-        believed += chosen
+    """Those that are believed, each by the ways over pairs that are clearly stronger; among equals nobody can tell."""
+    graph, believed, heard = _ViewGraph(), list[_Pair](), 0
+    for pair in sorted(pairs, key=lambda pair: -pair.inliers):
+        while heard < len(believed) and believed[heard].inliers >= STRONGER * pair.inliers:
+            graph.add(believed[heard])
+            heard += 1
+        if _log_odds(pair, graph) >= 0:
+            believed.append(pair)
     return believed
 
 
@@ -176,7 +178,7 @@ def _votes(pair: _Pair, graph: _ViewGraph) -> list[float]:
 
 def _log_ratio(gap: float, length: int) -> float:
     """How much likelier a gap in degrees is of a loop of so many true pairs than with a false one; its logarithm."""
-    scale = NOISE * length / 3
+    scale = NOISE * math.sqrt(length / 3)
     laplace = math.exp(-gap / scale) / (2 * scale * (1 - math.exp(-180.0 / scale)))  # over (-180, 180]
     return math.log((1 - SURPRISE) * laplace * 360.0 + SURPRISE)
 
