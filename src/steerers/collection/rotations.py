@@ -98,12 +98,13 @@ def check_rotations(
     asked = [told[k] for k in np.flatnonzero(known)]
     believed = _strongest_first(asked)
     graph = _ViewGraph(believed)
-    trusted = _ViewGraph(pair for pair in believed if _log_odds(pair, graph) >= 0)
-    log_odds, agreeing, contradicting = np.zeros(len(ends)), *np.zeros((2, len(ends)), np.int64)
-    for k, pair in enumerate(told):
-        log_odds[k] = _log_odds(pair, trusted) if known[k] else _prior(pair)
-        votes = [vote > 0 for vote in _votes(pair, graph)] if known[k] else []
-        agreeing[k], contradicting[k] = sum(votes), len(votes) - sum(votes)
+    votes = {pair: _votes(pair, graph) for pair in asked}
+    trusted = _ViewGraph(pair for pair in believed if _prior(pair) + sum(votes[pair]) >= 0)
+    log_odds = np.array([_log_odds(pair, trusted) if pair in votes else _prior(pair) for pair in told])
+    agreeing, contradicting = (
+        np.array([sum((vote > 0) == closes for vote in votes.get(pair, ())) for pair in told], np.int64)
+        for closes in (True, False)
+    )
     probability = 1.0 / (1.0 + np.exp(-np.clip(log_odds, -500, 500)))
     used = known & (probability >= 0.5)
     orientations = solve_orientations(ends[used], angles[used], weights[used], int(ends.max(initial=-1)) + 1)
