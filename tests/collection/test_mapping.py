@@ -150,9 +150,10 @@ def test_without_gps(tmp_path: Path) -> None:
 
 
 def test_errors_of_refined_keypoints_are_smaller() -> None:
-    assert MappingOptions().of_keypoints(refined=False).max_error == 4.0
-    assert MappingOptions().of_keypoints(refined=True).max_error == 2.0
-    assert MappingOptions(max_error=3.0).of_keypoints(refined=True).max_error == 3.0
+    assert MappingOptions().of_keypoints().max_error == 4.0
+    assert MappingOptions().of_keypoints(registered=1.0).max_error == 2.0
+    assert MappingOptions().of_keypoints(registered=1.6).max_error == 1.25
+    assert MappingOptions(max_error=3.0).of_keypoints(registered=1.6).max_error == 3.0
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ COMMAND = Command(
         Option(
             "--max-error",
             f"largest reprojection error, in pixels of the shrunk image (default: {MAX_ERROR:g}, with --refine "
-            f"{MAX_REFINED_ERROR:g})",
+            f"{MAX_REFINED_ERROR:g} of the image as registered, up to its stored size)",
             options.above_zero,
             "PX",
         ),

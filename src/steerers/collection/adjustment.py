@@ -59,9 +59,13 @@ known than before."""
 ROUNDS = 8
 """Solutions, each with the weights that follow from the one before."""
 
-
 KIND = "adjusted keypoints"
 """Of the file, see :class:`~steerers._tables.Table`."""
+
+
+def finer(shrunk: float) -> float:
+    """How many times larger than it was matched a photograph is registered, by the stored pixels of a matched one."""
+    return min(shrunk, FINER) if shrunk >= WORTH else 1.0
 
 
 def adjust(
@@ -191,9 +195,10 @@ class _Images:
         load = partial(load_image, self.collection.photos / name, resize=how.resize, exif=how.exif)
         image = load(max_size=how.max_size)
         shown = Shown.of(image, self.device)
-        if how.max_size is None or how.resize != "fit" or max(image.stored_size) < WORTH * how.max_size:
+        times = 1.0 if how.max_size is None or how.resize != "fit" else finer(max(image.stored_size) / how.max_size)
+        if how.max_size is None or times == 1:
             return _Seen(shown, shown)
-        return _Seen(shown, Shown.of(load(max_size=round(FINER * how.max_size)), self.device))
+        return _Seen(shown, Shown.of(load(max_size=round(times * how.max_size)), self.device))
 
 
 class _Registered(NamedTuple):

@@ -37,8 +37,8 @@ class MappingOptions:
         mapper: ``incremental``, or ``global`` (GLOMAP), which is faster for many photographs and wants focal lengths.
         min_model_size: photographs of a model that is kept.
         max_error: largest reprojection error of an observation, in pixels of the images that were matched; ``None`` is
-            4, and 2 of refined keypoints, whose places are known to a fraction of a pixel, so that what is farther off
-            is something else.
+            4, and of refined keypoints 2 pixels of the images as they were registered, which may be larger: their
+            places are known to a fraction of a pixel there, so that what is farther off is something else.
         seed: of all that is drawn at random.
         threads: of the mapper; with more than one it is faster, and models differ a little from run to run.
     """
@@ -59,11 +59,12 @@ class MappingOptions:
         if self.threads < 1:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
 
-    def of_keypoints(self, *, refined: bool) -> MappingOptions:
-        """The same, with what ``max_error`` stands for."""
+    def of_keypoints(self, *, registered: float | None = None) -> MappingOptions:
+        """The same, with what ``max_error`` stands for: of keypoints as detected, or as registered in images so many
+        times larger than those that were matched."""
         if self.max_error is not None:
             return self
-        return replace(self, max_error=MAX_REFINED_ERROR if refined else MAX_ERROR)
+        return replace(self, max_error=MAX_ERROR if registered is None else MAX_REFINED_ERROR / registered)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +95,7 @@ def map_database(
         positions: of the photographs, by name; ``None`` if they shall not be used.
         shrunk: stored pixels of one pixel of an image that was matched.
     """
-    options = (options or MappingOptions()).of_keypoints(refined=False)
+    options = (options or MappingOptions()).of_keypoints()
     made = {
         "options": asdict(options),
         "shrunk": shrunk,

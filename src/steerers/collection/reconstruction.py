@@ -13,7 +13,7 @@ import numpy as np
 from steerers._choices import DEFAULT_MODEL, Cameras
 from steerers._console import tell
 from steerers._files import StrPath, checksum, write_text
-from steerers.collection.adjustment import adjust
+from steerers.collection.adjustment import adjust, finer
 from steerers.collection.colmap import import_pycolmap, write_database
 from steerers.collection.extraction import check_failures, extract
 from steerers.collection.georeference import Position
@@ -218,7 +218,6 @@ def reconstruct_matched(
         OSError: naming the file, if one cannot be written.
     """
     options = options or ReconstructionOptions()
-    options = replace(options, mapping=options.mapping.of_keypoints(refined=options.refinement is not None))
     import_pycolmap()
     folder = collection.folder
     keep, refinement = options.keep_contradicted, options.refinement
@@ -229,6 +228,9 @@ def reconstruct_matched(
         database = folder / REFINED
         _remove_stale(database, verified)
     _tell_pairs(verified)
+    shrunk = _shrunk(verified)
+    registered = None if refinement is None else finer(shrunk)
+    options = replace(options, mapping=options.mapping.of_keypoints(registered=registered))
     write_database(verified, database, cameras=options.cameras, keep_contradicted=keep)
     placed = map_database(
         database,
@@ -236,7 +238,7 @@ def reconstruct_matched(
         folder / SPARSE,
         options.mapping,
         positions=_positions(collection) if options.gps else None,
-        shrunk=_shrunk(verified),
+        shrunk=shrunk,
     )
     _write_places(folder, placed)
     shown = [Model.of(one) for one in placed]
