@@ -618,6 +618,16 @@ def test_covariances_make_homographies_exact(wrong: int) -> None:
     assert weighted < 0.35 * plain
 
 
+def test_covariances_are_symmetric_but_for_rounding() -> None:
+    points0, points1, covariances = scattered(0)
+    nearly = covariances.copy()
+    nearly[-1] = [[1.0, 1.0e-5], [1.2e-5, 1.0]]
+    exactly = nearly.copy()
+    exactly[-1] = [[1.0, 1.1e-5], [1.1e-5, 1.0]]
+    found, expected = (weighted_homography(H_TRUE, points0, points1, told) for told in (nearly, exactly))
+    np.testing.assert_allclose(found, expected)
+
+
 def test_equal_covariances_are_least_squares() -> None:
     """As OpenCV's, without a robust estimator."""
     cv2 = pytest.importorskip("cv2")

@@ -393,7 +393,7 @@ def weighted_homography(
             return given
         moved = moved + change.reshape(3, 3)
     found = np.linalg.inv(to1) @ best @ to0
-    return np.asarray(found / found[2, 2])
+    return np.asarray(found / found[2, 2]) if abs(found[2, 2]) > 1e-12 * np.abs(found).max() else given
 
 
 def _whitened_distances(
@@ -434,9 +434,11 @@ def _whitening(covariances: NDArray[Any], count: int) -> NDArray[np.float64]:
         raise ValueError(f"covariances must have shape ({count}, 2, 2) to go with {count} points, got {told.shape}")
     known = ~np.isinf(told).any(axis=(1, 2), keepdims=True)  # (K, 1, 1)
     told = np.where(known, told, DETECTED**2 * np.eye(2))
-    proper = np.isfinite(told).all() and np.allclose(told, told.swapaxes(1, 2), rtol=1e-3)
-    if not proper or np.linalg.eigvalsh(told).min(initial=0) < -1e-6 * np.abs(told).max(initial=0):
+    size, mean = np.abs(told).max(axis=(1, 2), keepdims=True), (told + told.swapaxes(1, 2)) / 2
+    proper = np.isfinite(told).all() and bool((np.abs(told - mean) <= 1e-3 * size).all())
+    if not proper or bool((np.linalg.eigvalsh(mean) < -1e-6 * size[..., 0]).any()):
         raise ValueError("covariances must be symmetric and positive, or infinite where nothing is known")
+    told = mean
     return np.asarray(np.linalg.inv(np.linalg.cholesky(told + known * EXACT**2 * np.eye(2))))
 
 

@@ -16,9 +16,11 @@ from collection.photographs import save_blank, save_taken
 from collection.scenes import make_scene
 from helpers import EXAMPLES, assert_refused, run_command
 from steerers.benchmarks.reconstruction import (
+    ReconstructionSettings,
     Scene,
     TrueCamera,
     _cameras,
+    _task,
     camera_errors,
     list_scenes,
     quarter_turns,
@@ -49,6 +51,25 @@ def test_scenes_of_a_folder(tmp_path: Path) -> None:
     assert [scene.name for scene in list_scenes(tmp_path / "a")] == ["a"]
     with pytest.raises(ValueError, match="has no scene 'c'; it has a, b"):
         list_scenes(tmp_path, ["a", "c"])
+
+
+def test_other_photographs_have_a_folder_of_their_own(tmp_path: Path) -> None:
+    for index in range(2):
+        save_blank(tmp_path / f"photos/{index}.png", (8 + index, 6))
+    settings = ReconstructionSettings(500, 400)
+    before = _task(tmp_path, Scene.of(tmp_path / "photos"), "upright", {}, settings).folder
+    assert _task(tmp_path, Scene.of(tmp_path / "photos"), "upright", {}, settings).folder == before
+    save_blank(tmp_path / "photos/0.png", (20, 10))
+    assert _task(tmp_path, Scene.of(tmp_path / "photos"), "upright", {}, settings).folder != before
+
+
+def test_scenes_that_are_links_keep_their_names(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save_blank(tmp_path / f"real/{name}/images/0.png")
+        save_blank(tmp_path / f"real/{name}/images/1.png")
+        (tmp_path / "scenes").mkdir(exist_ok=True)
+        (tmp_path / "scenes" / name).symlink_to(tmp_path / f"real/{name}/images")
+    assert [scene.name for scene in list_scenes(tmp_path / "scenes")] == ["a", "b"]
 
 
 def test_turns_follow_from_seed_and_name() -> None:

@@ -66,6 +66,16 @@ def test_rotating_a_photograph_rotates_its_orientation_alone(seed: int, by: floa
     assert wrapped(off).max() < 1e-6
 
 
+@given(seeds)
+def test_pairs_have_no_order(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ends, degrees, inliers, _, _ = make_graph(rng, 24, 5, 0.3)
+    swapped = rng.random(len(ends)) < 0.5
+    other = np.where(swapped[:, None], ends[:, ::-1], ends), np.where(swapped, -degrees, degrees)
+    before, after = check_rotations(ends, degrees, inliers), check_rotations(*other, inliers)
+    np.testing.assert_allclose(after.probability, before.probability, atol=1e-9)
+
+
 @given(seeds, st.integers(2, 20))
 def test_without_loops_nothing_goes(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)

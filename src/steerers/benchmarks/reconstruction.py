@@ -29,7 +29,7 @@ import PIL.Image
 import torch
 from numpy.typing import NDArray
 
-from steerers._choices import Cameras
+from steerers._choices import MAX_ERROR, MAX_REFINED_ERROR, Cameras
 from steerers._console import tell
 from steerers._files import atomic_write, read_json, write_text
 from steerers._version import __version__
@@ -39,6 +39,7 @@ from steerers.benchmarks.offers import COLMAP_SIFT, TURNS, Turn
 from steerers.benchmarks.report import Column, Report, Table, TableRow, environment, number, text
 from steerers.benchmarks.runs import hash_files, read_specs
 from steerers.benchmarks.two_view import CAMERAS_FILE, read_cameras
+from steerers.collection.adjustment import FINER, NEAR, WORTH
 from steerers.collection.colmap import import_pycolmap, quiet
 from steerers.collection.georeference import fit_similarity
 from steerers.collection.manifest import Extraction
@@ -104,7 +105,7 @@ class Scene:
     @classmethod
     def of(cls, folder: Path) -> Scene:
         """The photographs of a folder and those below it, by name."""
-        return cls(folder.resolve().name, folder, tuple(find_names(folder)))
+        return cls(folder.absolute().name, folder, tuple(find_names(folder)))
 
     @property
     def paths(self) -> list[Path]:
@@ -183,7 +184,8 @@ def read_truth(scene: Scene) -> dict[str, TrueCamera]:
     if not isinstance(read_json(path), list):
         logger.warning("%s is no list of cameras as `steerers eval cameras` reads it, and is not used", path)
         return {}
-    return {camera.path.name: TrueCamera(camera.R, -camera.R.T @ camera.t) for camera in read_cameras(scene.folder)}
+    cameras = [(camera.path.relative_to(scene.folder).as_posix(), camera) for camera in read_cameras(scene.folder)]
+    return {name: TrueCamera(camera.R, -camera.R.T @ camera.t) for name, camera in cameras}
 
 
 def rotate_truth(truth: Mapping[str, TrueCamera], seed: int) -> dict[str, TrueCamera]:
@@ -274,9 +276,12 @@ def read_features(labels: Sequence[str], weights: Sequence[Path], settings: Reco
     Raises:
         ValueError: for one that is not known, is named twice, or cannot match a collection.
     """
+    names = [_file_name(label) for label in labels]
     for index, label in enumerate(labels):
-        if label in labels[:index]:
-            raise ValueError(f"{label!r} is named twice")
+        if names[index] in names[:index]:
+            raise ValueError(
+                f"{label!r} is named twice, or as another of the models but for signs that no file may have"
+            )
     ours = [label for label in labels if label != COLMAP_SIFT]
     found = {COLMAP_SIFT: Features(COLMAP_SIFT, COLMAP_SIFT)}
     for label, (model, options, files) in zip(ours, read_specs(ours, weights) if ours else [], strict=True):
@@ -393,14 +398,16 @@ def evaluate(
         "settings": asdict(settings),
         "label": features.label,
         "photographs": hash_files(task.scene.paths),
+        "truth": {name: [camera.R.tolist(), camera.centre.tolist()] for name, camera in task.truth.items()},
         "model": None if features.extraction is None else features.extraction.checksum(features.weights),
+        "limits": [MAX_ERROR, MAX_REFINED_ERROR, FINER, WORTH, NEAR],
         "version": __version__,
         "pycolmap": import_pycolmap().__version__,
     }
     path, key = task.folder / f"{_file_name(features.label)}.json", sha256(about)
     if path.is_file():
         kept = read_json(path)
-        if kept["key"] == key:
+        if kept.get("key") == key:
             return dict(kept["row"])
     if task.turn == "quarter-random":
         rotate_photographs(task.scene, task.photos, settings.seed)
@@ -460,8 +467,9 @@ class _Reconstruction(Benchmark):
 def _task(
     work: Path, scene: Scene, turn: Turn, truth: Mapping[str, TrueCamera], settings: ReconstructionSettings
 ) -> Task:
-    """Each settings have a folder of their own, so that nothing is mixed."""
-    folder = work / scene.name / "-".join([turn, *map(str, asdict(settings).values())])
+    """Each settings and photographs have a folder of their own, so that nothing is mixed."""
+    known = hash_files(scene.paths)[:8]
+    folder = work / scene.name / "-".join([turn, *map(str, asdict(settings).values()), known])
     folder.mkdir(parents=True, exist_ok=True)
     if turn == "upright":
         return Task(scene, turn, scene.folder, folder, truth)

@@ -100,8 +100,8 @@ COMMAND = Command(
         ),
         Option(
             "--max-error",
-            f"largest reprojection error, in pixels of the shrunk image (default: {MAX_ERROR:g}, with --refine "
-            f"{MAX_REFINED_ERROR:g} of the image as registered, up to its stored size)",
+            f"largest reprojection error of the incremental mapper, in pixels of the shrunk image (default: "
+            f"{MAX_ERROR:g}, or with --refine {MAX_REFINED_ERROR:g} of the larger image that they were registered in)",
             options.above_zero,
             "PX",
         ),

@@ -46,10 +46,11 @@ from steerers.geometry import DETECTED, DOUBTED, EXACT
 from steerers.images.load import load_image
 from steerers.refinement import RefinedKeypoints, RefineOptions, Shown, refine_keypoints
 
-AT_ONCE = 16
+AT_ONCE = 8
 """Pairs that are registered together, on all threads."""
-OPEN = 32
-"""Photographs that are kept, decoded, for the pairs that follow."""
+OPEN, MEGAPIXELS = 32, 40
+"""Photographs that are kept, decoded, for the pairs that follow: so many, and so large together, at about 25 MB a
+megapixel."""
 FINER, WORTH = 2.0, 1.1
 """How many times larger than they were matched photographs are registered at most, as far as they are stored so large;
 and at least, or it is not worth a second time."""
@@ -63,9 +64,9 @@ KIND = "adjusted keypoints"
 """Of the file, see :class:`~steerers._tables.Table`."""
 
 
-def finer(shrunk: float) -> float:
+def finer(shrunk: float, resize: str) -> float:
     """How many times larger than it was matched a photograph is registered, by the stored pixels of a matched one."""
-    return min(shrunk, FINER) if shrunk >= WORTH else 1.0
+    return min(shrunk, FINER) if resize == "fit" and shrunk >= WORTH else 1.0
 
 
 def adjust(
@@ -169,6 +170,11 @@ class _Seen(NamedTuple):
     shown: Shown
     larger: Shown
 
+    @property
+    def pixels(self) -> int:
+        """Of both."""
+        return sum(image.resolutions.image.numel() for image in {id(image): image for image in self}.values())
+
 
 class _Images:
     """The photographs of a collection, of which few are kept."""
@@ -183,8 +189,9 @@ class _Images:
         self._kept.update(zip(missing, spread(self._read, missing), strict=True))
         for name in names:
             self._kept.move_to_end(name)
-        while len(self._kept) > max(OPEN, len(names)):
-            self._kept.popitem(last=False)
+        pixels = sum(seen.pixels for seen in self._kept.values())
+        while len(self._kept) > len(names) and (len(self._kept) > OPEN or pixels > MEGAPIXELS * 1e6):
+            pixels -= self._kept.popitem(last=False)[1].pixels
 
     def __getitem__(self, name: str) -> _Seen:
         return self._kept[name]
@@ -195,7 +202,7 @@ class _Images:
         load = partial(load_image, self.collection.photos / name, resize=how.resize, exif=how.exif)
         image = load(max_size=how.max_size)
         shown = Shown.of(image, self.device)
-        times = 1.0 if how.max_size is None or how.resize != "fit" else finer(max(image.stored_size) / how.max_size)
+        times = 1.0 if how.max_size is None else finer(max(image.stored_size) / how.max_size, how.resize)
         if how.max_size is None or times == 1:
             return _Seen(shown, shown)
         return _Seen(shown, Shown.of(load(max_size=round(times * how.max_size)), self.device))
@@ -230,7 +237,7 @@ def _refine_twice(
         keypoints[0][job],
         found.keypoints1[job],
         None if degrees is None else degrees[job],
-        options=replace(options, max_shift=NEAR),
+        options=replace(options, max_shift=min(NEAR, options.max_shift)),
     )
     for whole, part in zip(found, again, strict=True):
         whole[job[again.told]] = part[again.told]

@@ -229,7 +229,7 @@ def reconstruct_matched(
         _remove_stale(database, verified)
     _tell_pairs(verified)
     shrunk = _shrunk(verified)
-    registered = None if refinement is None else finer(shrunk)
+    registered = None if refinement is None else finer(shrunk, collection.manifest.extraction.resize)
     options = replace(options, mapping=options.mapping.of_keypoints(registered=registered))
     write_database(verified, database, cameras=options.cameras, keep_contradicted=keep)
     placed = map_database(

@@ -53,7 +53,8 @@ class Consistency:
 
     Attributes:
         probability: (P,) that a pair is true.
-        agreeing: (P,) loops with it that close, of those that were asked; ``contradicting`` (P,) those that do not.
+        agreeing: (P,) loops with it that close, of those with pairs that were believed at first; ``contradicting`` (P,)
+            those that do not.
         orientations: (N,) degrees counter-clockwise by which each photograph is rotated against most of its group, from
             the pairs that are kept; NaN for one without such a pair.
     """
@@ -144,8 +145,10 @@ class _ViewGraph:
                 wanted.remove(node)
                 inliers, first = self.strongest[start][node]
                 found.append((min(inliers, -width), length + 1, first + degrees))
+            if len(found) >= WAYS and heapq.nlargest(WAYS, (way[0] for way in found))[-1] > -width:
+                break  # all others are narrower
             for other, (inliers, step) in self.strongest.get(node, {}).items():
-                if other != start and length + 2 <= LONGEST:
+                if other != start and length + 2 <= LONGEST and reached.get(other, LONGEST) > length + 1:
                     heapq.heappush(queue, (max(width, -inliers), length + 1, other, degrees - step))
         return sorted(found, key=lambda way: (-way[0], way[1]))[:WAYS]
 
@@ -172,9 +175,14 @@ def _prior(pair: _Pair) -> float:
 
 
 def _votes(pair: _Pair, graph: _ViewGraph) -> list[float]:
-    """How much likelier each loop is if the pair is true than if it is false; logarithms."""
-    ways = graph.ways(pair.first, pair.second)
-    return [_log_ratio(abs(wrap_degrees(degrees - pair.degrees)), length + 1) for _, length, degrees in ways]
+    """How much likelier each loop is if the pair is true than if it is false; logarithms.
+
+    Ways begin at the photograph with fewer pairs, whichever is named first.
+    """
+    ends = sorted((pair.first, pair.second), key=lambda node: (len(graph.strongest.get(node, ())), node))
+    degrees = pair.degrees if ends[0] == pair.first else -pair.degrees
+    ways = graph.ways(*ends)
+    return [_log_ratio(abs(wrap_degrees(way - degrees)), length + 1) for _, length, way in ways]
 
 
 def _log_ratio(gap: float, length: int) -> float:
