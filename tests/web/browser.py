@@ -115,6 +115,7 @@ class Browser:
             "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,900",
             f"--proxy-server=http://{web.HOST}:{self.elsewhere.server_address[1]}", "--disable-background-networking",
             "--disable-component-update", "--disable-sync", "--no-first-run", "--disable-default-apps",
+            f"--gcm-checkin-url=http://{web.HOST}:9/",  # push messages: not even on about:blank does it do without
         ):  # fmt: skip
             options.add_argument(word)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
