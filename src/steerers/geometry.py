@@ -28,7 +28,8 @@ DISTANCES_AT_ONCE = 1 << 23
 MODE_WIDTH = math.radians(10.0)
 """Standard deviation of the kernel that :func:`circular_mode` smooths angles with."""
 DETECTED = 0.7
-"""Standard deviation, in pixels, of where detectors find one thing in two photographs."""
+"""Standard deviation, in pixels that a network saw, of where detectors find one thing in two photographs; where it is
+not known how much images were shrunk for it, in stored ones."""
 EXACT = 0.03
 """Pixels, the same of the best registration: what is not flat does not look the same from two sides."""
 DOUBTED = 3.0
