@@ -309,6 +309,11 @@ def _float64(values: Tensor | ArrayLike) -> NDArray[np.float64]:
     return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
 
 
+def rotation_degrees(R: NDArray[Any]) -> float:
+    """The angle of a (3, 3) rotation."""
+    return math.degrees(math.acos(min(1.0, max(-1.0, (float(np.trace(R)) - 1) / 2))))
+
+
 def wrap_degrees(degrees: float) -> float:
     """``degrees`` brought into (-180, 180]; what rounding left just above -180 is 180."""
     wrapped = 180.0 - (180.0 - degrees) % 360.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -499,14 +500,19 @@ COLMAP_SIFT = "colmap-sift"
 """COLMAP's own features, beside models by their names."""
 
 
-def _turns(text: str) -> list[str]:
+def read_rotations(text: str, known: Collection[str], use: str) -> list[str]:
+    """Different names of what is known, with commas between; ``use`` says to people what that is."""
     found = names(text)
     for index, name in enumerate(found):
-        if name not in TURNS:
-            raise argparse.ArgumentTypeError(f"unknown rotation {name!r}; use {' or '.join(TURNS)}")
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"unknown rotation {name!r}; use {use}")
         if name in found[:index]:
             raise argparse.ArgumentTypeError(f"rotation {name!r} is named twice")
     return found
+
+
+def _turns(text: str) -> list[str]:
+    return read_rotations(text, TURNS, " or ".join(TURNS))
 
 
 RECONSTRUCTION = Offer(

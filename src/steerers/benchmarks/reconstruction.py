@@ -14,13 +14,13 @@ import argparse
 import hashlib
 import json
 import logging
-import math
 import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,6 +48,7 @@ from steerers.collection.reconstruction import ReconstructionOptions, match_phot
 from steerers.collection.store import Collection, find_names
 from steerers.collection.verification import verify
 from steerers.datasets.photos import ENDINGS, is_image
+from steerers.geometry import rotation_degrees
 from steerers.images.exif import read_taken
 from steerers.images.load import load_image, to_uint8
 from steerers.matching.fingerprints import sha256
@@ -111,6 +112,11 @@ class Scene:
     def paths(self) -> list[Path]:
         """Of the photographs."""
         return [self.folder / name for name in self.photos]
+
+    @cached_property
+    def checksum(self) -> str:
+        """Of the photographs, which are read once for it."""
+        return hash_files(self.paths)
 
 
 def list_scenes(folder: Path, wanted: Sequence[str] | None = None) -> list[Scene]:
@@ -213,16 +219,11 @@ def camera_errors(model: Any, truth: Mapping[str, TrueCamera]) -> TableRow:
         return {}
     off = np.linalg.norm(aligned(source) - target, axis=1)
     rotations = [np.asarray(image.cam_from_world().rotation.matrix()) @ aligned.R.T for image in images]
-    turned = [_degrees(found @ camera.R.T) for found, camera in zip(rotations, known, strict=True)]
+    turned = [rotation_degrees(found @ camera.R.T) for found, camera in zip(rotations, known, strict=True)]
     return {
         "centres": {"median": float(np.median(off)), "most": float(off.max())},
         "rotation": float(np.median(turned)),
     }
-
-
-def _degrees(rotation: Array) -> float:
-    """The angle of a (3, 3) rotation."""
-    return math.degrees(math.acos(min(1.0, max(-1.0, (float(np.trace(rotation)) - 1) / 2))))
 
 
 def measure(models: Sequence[Any], photographs: int, truth: Mapping[str, TrueCamera]) -> TableRow:
@@ -397,7 +398,7 @@ def evaluate(
     about = {
         "settings": asdict(settings),
         "label": features.label,
-        "photographs": hash_files(task.scene.paths),
+        "photographs": task.scene.checksum,
         "truth": {name: [camera.R.tolist(), camera.centre.tolist()] for name, camera in task.truth.items()},
         "model": None if features.extraction is None else features.extraction.checksum(features.weights),
         "limits": [MAX_ERROR, MAX_REFINED_ERROR, FINER, WORTH, NEAR],
@@ -453,7 +454,7 @@ class _Reconstruction(Benchmark):
         truths = [read_truth(scene) for scene in scenes]
         features = read_features(arguments.models, arguments.weights or (), settings)
         made = {**environment(device), "pycolmap": import_pycolmap().__version__}
-        facts = {"photos_sha256": {scene.name: hash_files(scene.paths) for scene in scenes}}
+        facts = {"photos_sha256": {scene.name: scene.checksum for scene in scenes}}
         tables = []
         with _folder(arguments.work) as work:
             for turn in arguments.rotation:
@@ -468,8 +469,7 @@ def _task(
     work: Path, scene: Scene, turn: Turn, truth: Mapping[str, TrueCamera], settings: ReconstructionSettings
 ) -> Task:
     """Each settings and photographs have a folder of their own, so that nothing is mixed."""
-    known = hash_files(scene.paths)[:8]
-    folder = work / scene.name / "-".join([turn, *map(str, asdict(settings).values()), known])
+    folder = work / scene.name / "-".join([turn, *map(str, asdict(settings).values()), scene.checksum[:8]])
     folder.mkdir(parents=True, exist_ok=True)
     if turn == "upright":
         return Task(scene, turn, scene.folder, folder, truth)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from steerers._console import Option, flag, names, positive
 from steerers._devices import parse_device
 from steerers.benchmarks import summary
-from steerers.benchmarks.offers import CANVASES, OFFERS, ROTATIONS, SPEC, Offer
+from steerers.benchmarks.offers import CANVASES, OFFERS, ROTATIONS, SPEC, Offer, read_rotations
 from steerers.benchmarks.report import Report, dump
 from steerers.cli import options
 from steerers.cli.options import Command
@@ -117,13 +117,7 @@ def _list_outputs(name: str) -> Iterator[Option | tuple[Option, ...]]:
 
 
 def _rotations(text: str) -> list[str]:
-    found = names(text)
-    for index, name in enumerate(found):
-        if name not in ROTATIONS:
-            raise argparse.ArgumentTypeError(f"unknown rotation {name!r}; use one of {', '.join(ROTATIONS)}")
-        if name in found[:index]:
-            raise argparse.ArgumentTypeError(f"rotation {name!r} is named twice")
-    return found
+    return read_rotations(text, ROTATIONS, f"one of {', '.join(ROTATIONS)}")
 
 
 # Running --------------------------------------------------------------------------------------------------------------

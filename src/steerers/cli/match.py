@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -167,8 +166,9 @@ def _pose_summary(pose: Pose) -> str:
     """For people: where the second camera is, seen from the first."""
     if pose.R is None or pose.t is None:
         return "no pose: the matches do not determine one"
-    angle = math.degrees(math.acos(min(1.0, max(-1.0, (float(pose.R.trace()) - 1) / 2))))
-    x, y, z = -pose.R.T @ pose.t
+    from steerers.geometry import rotation_degrees
+
+    angle, (x, y, z) = rotation_degrees(pose.R), -pose.R.T @ pose.t
     return (
         f"camera B is rotated by {angle:.1f} degrees against A, and stands from it towards ({x:.2f}, {y:.2f}, {z:.2f})"
         f": right, down, ahead; {int(pose.inliers.sum())} matches agree"

@@ -173,7 +173,8 @@ class _Seen(NamedTuple):
     @property
     def pixels(self) -> int:
         """Of both."""
-        return sum(image.resolutions.image.numel() for image in {id(image): image for image in self}.values())
+        shown, larger = (image.resolutions.image.numel() for image in self)
+        return shown if self.larger is self.shown else shown + larger
 
 
 class _Images:
