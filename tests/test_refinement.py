@@ -83,6 +83,29 @@ def test_resolutions_above_one_another_give_what_each_gives(
     )
 
 
+def test_what_has_settled_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same places, as far as a step that counts as none moves them."""
+    image = Scene().seen()
+    xy0 = points(60)
+    xy1 = xy0 + torch.linspace(0, 1, 60, dtype=torch.float64)[:, None] * (shaken(xy0, 1.5) - xy0)
+    rows: list[int] = []
+    at = refinement.Level.at
+
+    def counted(self: refinement.Level, xy: Tensor) -> Tensor:
+        rows.append(len(xy))
+        return at(self, xy)
+
+    monkeypatch.setattr(refinement.Level, "at", counted)
+    found, needed = refined(image, image, xy0, xy1), sum(rows)
+    rows.clear()
+    monkeypatch.setattr(refinement, "FEWER", 0.0)
+    expected = refined(image, image, xy0, xy1)
+    assert needed < 0.9 * sum(rows)
+    assert torch.equal(found.moved, expected.moved)
+    assert float(found.moved.double().mean()) > 0.8
+    torch.testing.assert_close(found.keypoints1, expected.keypoints1, atol=refinement.SETTLED, rtol=0)
+
+
 def test_on_a_gpu_resolutions_are_made_in_fewer_steps() -> None:
     image = torch.rand(31, 45, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     kernels = torch.rand(2, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

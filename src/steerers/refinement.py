@@ -504,17 +504,7 @@ def _fitted(
     damping = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0, 1.0]).to(normal) * DAMPING
     damped = normal + torch.diag_embed(damping * normal.diagonal(dim1=1, dim2=2).mean(dim=1, keepdim=True) + 1e-9)
     solver = torch.linalg.solve_ex(damped, weighted).result  # (K, 6, P)
-    before, unit = template.new_zeros(len(template)), torch.eye(2).to(normal)
-    for step in range(options.iterations):
-        values, _ = _normalised(level.at(_mapped(centre, linear, patches.grid)), weight)
-        if step == 0:
-            before = (weight * values * template).sum(dim=1)
-        change = torch.bmm(solver, (values - template)[..., None])[..., 0]  # (K, 6)
-        linear = linear @ _inverse(unit + change[:, 2:].view(-1, 2, 2) / options.radius)
-        centre = centre - (linear @ change[:, :2, None])[..., 0]
-        moves = change[:, :2].abs().amax(dim=1) > SETTLED
-        if level.top is None and float(moves.float().mean()) < 0.02:
-            break
+    centre, linear, before = _settled(_Search(centre, linear, solver, template, weight), patches, level, options)
     values, _ = _normalised(level.at(_mapped(centre, linear, patches.grid)), weight)
     residual = values - template
     for nuisance in nuisances:
@@ -531,6 +521,44 @@ def _fitted(
         (weight * values * template).sum(dim=1),
     )
     return fit, weight, template
+
+
+class _Search(NamedTuple):
+    """Where the steps are, and what they need, for each match."""
+
+    centre: Tensor  # (K, 2) pixels of the resolution
+    linear: Tensor  # (K, 2, 2)
+    solver: Tensor  # (K, 6, P) from differences of the patches to a step
+    template: Tensor  # (K, P)
+    weight: Tensor  # (K, P)
+
+
+def _settled(search: _Search, patches: _Patches, level: Level, options: RefineOptions) -> tuple[Tensor, Tensor, Tensor]:
+    """Centres and linear maps after the last step, and (K,) the correlation before the first.
+
+    On a CPU places that have settled are left out of further steps, which most have after a few.
+    """
+    centre, linear, before = search.centre, search.linear, search.weight.new_zeros(len(search.weight))
+    unit, all_of = torch.eye(2).to(linear), torch.arange(len(centre), device=centre.device)
+    going = all_of
+    for step in range(options.iterations):
+        values, _ = _normalised(level.at(_mapped(search.centre, search.linear, patches.grid)), search.weight)
+        if step == 0:
+            before = (search.weight * values * search.template).sum(dim=1)
+        change = torch.bmm(search.solver, (values - search.template)[..., None])[..., 0]  # (k, 6)
+        turned = search.linear @ _inverse(unit + change[:, 2:].view(-1, 2, 2) / options.radius)
+        search = search._replace(centre=search.centre - (turned @ change[:, :2, None])[..., 0], linear=turned)
+        if level.top is not None:  # nothing is asked that would have to be waited for
+            centre, linear = search.centre, search.linear
+            continue
+        centre, linear = centre.index_copy(0, going, search.centre), linear.index_copy(0, going, search.linear)
+        steps = change[:, :2].abs().amax(dim=1)
+        if int((steps > SETTLED).sum()) < 0.02 * len(all_of):
+            break
+        moves = steps > SETTLED / 4  # what still follows is as small
+        if int(moves.sum()) < FEWER * len(going):
+            going, search = going[moves], _Search(*(part[moves] for part in search))
+    return centre, linear, before
 
 
 def _believed(fit: _Fit, centres: Tensor, linear: Tensor, options: RefineOptions) -> tuple[Tensor, Tensor]:
@@ -565,6 +593,8 @@ FITTED = 9
 """Numbers that are fitted to a patch: six of the map, brightness, contrast and sharpness."""
 SETTLED = 2e-3
 """Pixels: the search ends when hardly a place moves farther in a step."""
+FEWER = 0.7
+"""Those that settled are left out when at most this fraction still moves: to copy the others costs as well."""
 FAR = 0.8
 """Pixels of the template: of what moved less, no other place is nearly as near."""
 REACH = 4
