@@ -88,6 +88,9 @@ def reduced(config: TrainConfig) -> TrainConfig:
         model=dataclasses.replace(config.model, **model),
         matching=dataclasses.replace(config.matching, num_keypoints=60, radius=3.0),
         keypoints=reduced_keypoints(config.keypoints),
+        distillation=dataclasses.replace(
+            config.distillation, teachers=("compact-1",) if config.distillation.teachers else ()
+        ),
         validation=ValidationConfig(pairs=1, rotations=(0,)),
     )
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from helpers import CONFIG_FOLDER
 from steerers._weights import load
-from steerers.models.zoo import COMPACT
+from steerers.models.zoo import COMPACT_1
 from steerers.training.config import OptimiserConfig, TrainConfig, load_config, parse_change, parse_config, to_dict
 
 CONFIGS = sorted(CONFIG_FOLDER.glob("*.toml"))
@@ -115,14 +115,14 @@ def test_the_paper_s_hyperparameters() -> None:
 
 def test_names_of_older_runs_are_read() -> None:
     assert parse_config({"data": {"colmap_share": 0.2}}) == parse_config({"data": {"colmap_fraction": 0.2}})
-    shipped = json.loads(load(COMPACT)[1]["config"])
+    shipped = json.loads(load(COMPACT_1)[1]["config"])
     assert "colmap_share" in shipped["data"]
     data = parse_config(shipped).data
     assert (data.colmap_fraction, data.mosaics.fraction) == (0.2, 0.6)
 
 
 def test_options_that_are_gone_are_read_where_they_were_off() -> None:
-    assert json.loads(load(COMPACT)[1]["config"])["keypoints"]["matchability"] == 0.0
+    assert json.loads(load(COMPACT_1)[1]["config"])["keypoints"]["matchability"] == 0.0
     assert parse_config({"keypoints": {"matchability": 0.0}}) == TrainConfig()
     with pytest.raises(ValueError, match=r"unknown key 'keypoints\.matchability'"):
         parse_config({"keypoints": {"matchability": 0.5}})

@@ -15,7 +15,7 @@ from steerers.datasets.photos import find_photos, held_out
 from steerers.features import Keypoints
 from steerers.models import parts, zoo
 from steerers.models.base import Descriptor, Detector, LogitDetector
-from steerers.models.compact import LATER_PARTS, Compact
+from steerers.models.compact import LATER_PARTS, Compact, Pyramid
 from steerers.models.dedode import PATCH, DedodeDescriptor, DedodeDetector
 from steerers.models.downloads import WeightFile, fetch, find
 from steerers.models.zoo import TRAINABLE
@@ -25,6 +25,7 @@ from steerers.training.config import ModelConfig, SteererConfig, TrainConfig
 from steerers.training.feed import build_sources, check_dense, data_paths, needs_detections, open_reconstructions
 from steerers.training.objectives import Objective
 from steerers.training.objectives.descriptions import DescriptorObjective
+from steerers.training.objectives.distillation import DistilledObjective
 from steerers.training.objectives.joint import JointObjective
 from steerers.training.objectives.keypoints import DetectorObjective
 
@@ -62,6 +63,8 @@ def build_objective(config: TrainConfig, *, pretrained: bool = True) -> Objectiv
 
 
 def _objective(config: TrainConfig, network: Detector | Descriptor, pretrained: bool) -> Objective:
+    if config.distillation.teachers and config.setting != "joint":
+        raise ValueError(f"distillation.teachers teach in setting 'joint', not in {config.setting!r}")
     if config.setting == "detector":
         if not isinstance(network, LogitDetector):
             raise ValueError(f"setting 'detector' trains a detector, not model.kind {config.model.kind!r}")
@@ -73,6 +76,8 @@ def _objective(config: TrainConfig, network: Detector | Descriptor, pretrained: 
     if config.setting == "joint":
         if not isinstance(network, Compact):
             raise ValueError("setting 'joint' needs model.kind 'compact'")
+        if config.distillation.teachers:
+            return _distilled(config, network, steerer, pretrained)
         return JointObjective(network, steerer, config.matching, config.keypoints)
     detector = detector_for(config.model, network) if pretrained else NoDetector(config.model)
     return DescriptorObjective(network, steerer, detector, config.setting, config.matching)
@@ -107,6 +112,23 @@ def _check_rotations(config: TrainConfig, steerer: Steerer | None) -> None:
         raise ValueError(f"steerer.group C{order} does not have all the rotations of data.rotations {rotations!r}")
 
 
+def _distilled(config: TrainConfig, network: Compact, steerer: Steerer | None, pretrained: bool) -> Objective:
+    """A network that is taught by others."""
+    if steerer is None or not steerer.group.continuous:
+        raise ValueError("distillation.teachers: descriptions of views at any rotation need a steerer of SO2")
+    if steerer.learnable:
+        raise ValueError("distillation.teachers: the steerer stays that of the teachers; set steerer.learn to false")
+    if not pretrained:
+        return JointObjective(network, steerer, config.matching, config.keypoints)
+    teachers = [build_teacher(name) for name in config.distillation.teachers]
+    if teachers[0].dim != network.dim:
+        raise ValueError(
+            f"distillation.teachers: the first describes by {teachers[0].dim} numbers, but model.compact.dim is "
+            f"{network.dim}"
+        )
+    return DistilledObjective(network, steerer, config.matching, config.keypoints, teachers, config.distillation)
+
+
 # Networks -------------------------------------------------------------------------------------------------------------
 
 
@@ -137,6 +159,16 @@ def build_network(config: ModelConfig, precision: str = "float32", *, pretrained
         file = published(config.weights)
         path = Path(config.weights) if file is None else fetch(file)
         parts.load_weights(network, path, f"model.kind {config.kind!r}", later=LATER_PARTS)
+    return network
+
+
+def build_teacher(name: str) -> Compact:
+    """A compact network of the zoo or of a run, at one scale, as it was trained."""
+    entry = zoo.find(name)
+    network = None if entry.weights or entry.detector else entry.descriptor.build({})
+    network = network.extractor if isinstance(network, Pyramid) else network
+    if not isinstance(network, Compact):
+        raise ValueError(f"distillation.teachers must be compact networks with keypoints, and {name!r} is none")
     return network
 
 
@@ -326,6 +358,8 @@ def _networks(config: TrainConfig, objective: Objective) -> Iterator[tuple[str, 
         yield "steerer", _steerer(config, objective)
     if config.matching.prototype:
         yield "prototype", "trained, for prototype-procrustes"
+    if config.distillation.teachers:
+        yield "teachers", f"{', '.join(config.distillation.teachers)}, frozen"
     for name, where in needed_weights(config.model):
         yield "weights", f"{name} ({where})"
 

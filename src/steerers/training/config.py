@@ -18,6 +18,7 @@ from steerers.models import zoo
 from steerers.models.compact import CompactConfig
 from steerers.models.zoo import TRAINABLE
 from steerers.training.objectives.descriptions import MatchingOptions, Setting
+from steerers.training.objectives.distillation import DistillationOptions
 from steerers.training.objectives.keypoints import KeypointOptions
 
 _RENAMED = {"data.colmap_share": "colmap_fraction", "data.mosaics.share": "fraction"}  # since older runs
@@ -95,7 +96,7 @@ class ModelConfig:
     compact: CompactConfig = field(default_factory=CompactConfig)
 
     def __post_init__(self) -> None:
-        models = [*zoo.ZOO, *zoo.ALIASES]
+        models = zoo.names()
         if self.kind not in (*TRAINABLE, *models):
             frozen = ", ".join(name for name in models if name not in TRAINABLE)
             raise ValueError(
@@ -210,6 +211,7 @@ class TrainConfig:
     steerer: SteererConfig = field(default_factory=SteererConfig)
     matching: MatchingOptions = field(default_factory=MatchingOptions)
     keypoints: KeypointOptions = field(default_factory=KeypointOptions)
+    distillation: DistillationOptions = field(default_factory=DistillationOptions)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
 

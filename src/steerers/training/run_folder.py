@@ -164,7 +164,10 @@ def check_resumable(saved: dict[str, Any], config: TrainConfig, pairs: list[int]
     """
     if missing := [name for name in _SAVED if name not in saved]:
         raise CheckpointError(f"cannot resume: the checkpoint has no {missing[0]!r}; another version wrote it")
-    before, now = _deciding(saved["config"]), _deciding(to_dict(config))
+    now = _deciding(to_dict(config))
+    before = _deciding(to_dict(TrainConfig())) | _deciding(
+        saved["config"]
+    )  # options that came later were as by default
     differing = [name for name in before | now if before.get(name) != now.get(name)]
     if differing:
         changes = (f"{name} = {before.get(name)!r}, the configuration says {now.get(name)!r}" for name in differing)
@@ -415,6 +418,7 @@ def _recipe(config: TrainConfig) -> dict[str, Any]:
     recipe = to_dict(config)
     if config.setting != "A":
         recipe["model"]["weights"] = PurePath(config.model.weights).name
+    recipe["distillation"]["teachers"] = [PurePath(name).name for name in config.distillation.teachers]
     recipe["data"] = {key: value for key, value in recipe["data"].items() if key not in ("path", "colmap")}
     return recipe
 
@@ -436,14 +440,15 @@ class LoadedRun:
 def load_run(folder: Path) -> LoadedRun:
     """The objective of a run with what was trained, on the CPU and in evaluation mode.
 
-    What a trained network started from is not read again; a frozen network and a detector are.
+    What a trained network started from, and who taught it, is not read again; a frozen network and a detector are.
 
     Raises:
         ValueError: if the folder is not that of a run, it has left no file yet, or the file is of another run.
     """
     config, path = read_config(folder), model_of(folder)
     start = config.model.weights if config.setting == "A" else ""
-    objective = build_objective(replace(config, model=replace(config.model, weights=start)))
+    alone = replace(config.distillation, teachers=())
+    objective = build_objective(replace(config, model=replace(config.model, weights=start), distillation=alone))
     tensors, metadata = _weights.load(path)
     for prefix, network in objective.networks().items():
         if prefix != "steerer":

@@ -4,6 +4,7 @@
 - :mod:`.keypoints`: rotation-consistent keypoints without a descriptor, from photographs.
 - :mod:`.dedode_keypoints`: the same from depth and points of reconstructions, as DeDoDe's authors train them.
 - :mod:`.joint`: keypoints and descriptions of one network, for the embedded model.
+- :mod:`.distillation`: the same, taught by what trained networks say of rotated views on average.
 
 A term is a sum with its count, so that several processes can divide by the count of all of them.
 """
