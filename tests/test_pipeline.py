@@ -135,7 +135,7 @@ def test_match_reuses_extracted_features() -> None:
     np.testing.assert_array_equal(m.keypoints1, f1.keypoints[m.indices[:, 1]].numpy())
     assert m.scores.dtype == m.keypoints0.dtype == np.float32
     assert (np.diff(m.scores) <= 0).all()
-    assert (m.model, m.strategy) == ("compact", "max-similarity")
+    assert (m.model, m.strategy) == ("compact-2", "max-similarity")
 
 
 def test_every_match_has_its_angle_with_max_similarity() -> None:
@@ -145,10 +145,15 @@ def test_every_match_has_its_angle_with_max_similarity() -> None:
     assert np.mean(abs(m.angles + 90.0) < 5.0) > 0.9
 
 
-def test_features_of_another_model_are_refused() -> None:
-    features = steerers.load("sift", num_keypoints=50).extract(ASTRONAUT)
-    with pytest.raises(ValueError, match="features of model 'sift' cannot be matched by 'compact'"):
-        steerers.load().match(features, features)
+@pytest.mark.parametrize(("first", "second"), [("sift", "compact"), ("compact-1", "compact"), ("compact", "compact-1")])
+def test_features_of_another_model_or_generation_are_refused(first: str, second: str) -> None:
+    features, matcher = steerers.load(first, num_keypoints=50).extract(ASTRONAUT), steerers.load(second)
+    message = (
+        f"features of model '{features.model}' cannot be matched by '{matcher.model.name}': what two models, or two"
+    )
+    with pytest.raises(ValueError, match=message):
+        matcher.match(features, features)
+    assert features.model == {"compact": "compact-2"}.get(first, first)  # files say which generation
 
 
 def test_sources_agree(tmp_path: Path) -> None:

@@ -205,7 +205,10 @@ class Pipeline:
         for features in (features for pair in pairs for features in pair):
             _check_features(features)
             if features.model and features.model != self.model.name:
-                raise ValueError(f"features of model {features.model!r} cannot be matched by {self.model.name!r}")
+                raise ValueError(
+                    f"features of model {features.model!r} cannot be matched by {self.model.name!r}: what two models, "
+                    "or two generations of one, describe does not compare; extract them again, or load their model"
+                )
         placed = [(features0.to(self.device), features1.to(self.device)) for features0, features1 in pairs]
         start = time.perf_counter()
         found = self._assign(placed)

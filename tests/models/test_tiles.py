@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -148,10 +149,21 @@ def test_detection_and_description_apart(network: Compact, images: Tensor) -> No
     assert_same(list(zip(found, in_tiles.describe(images, found), strict=True)), expected)
 
 
+def test_the_embedded_network_sees_farther_than_tiles_overlap() -> None:
+    """So that tiles find nearly what one pass does; see the module."""
+    image, network = load_image(HOUSE).tensor[None, :, 100:700, :600], zoo.build("compact").extractor
+    ((expected, descriptions),) = network.extract(image, num_keypoints=500)
+    ((found, others),) = tiled(network, TILE).extract(image, num_keypoints=500)
+    distances, nearest = torch.cdist(expected.xy.double(), found.xy.double()).min(dim=1)
+    same = distances < 0.1
+    assert float(same.double().mean()) > 0.97
+    assert float(torch.cosine_similarity(descriptions[same], others[nearest[same]]).min()) > 0.99
+
+
 def test_the_form_for_inference() -> None:
     """As on a GPU, in PyTorch's own operations; with the trained weights, whose logits are far apart."""
     image = load_image(HOUSE).tensor[None, :, 300:500, :600]
-    fast = for_inference(zoo.build("compact").extractor)
+    fast = for_inference(zoo.build("compact-1").extractor)
     ((expected, descriptions),) = fast.extract(image, num_keypoints=300)
     ((found, others),) = tiled(fast, TILE).extract(image, num_keypoints=300)
     distances, nearest = torch.cdist(expected.xy.double(), found.xy.double()).min(dim=1)
@@ -249,9 +261,9 @@ def test_keypoints_are_stored_pixels(tmp_path: Path, orientation: int) -> None:
     PIL.Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
     mask = np.zeros(pixels.shape[:2], np.uint8)
     mask[:, 250:] = 255
-    options = {"num_keypoints": 300, "exif": "apply"}
-    in_tiles = steerers.load(tile=TILE, **options).extract(tmp_path / "a.png", mask=mask)  # type: ignore[arg-type]
-    whole = steerers.load(max_size=None, **options).extract(tmp_path / "a.png", mask=mask)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"num_keypoints": 300, "exif": "apply"}
+    in_tiles = steerers.load("compact-1", tile=TILE, **options).extract(tmp_path / "a.png", mask=mask)
+    whole = steerers.load("compact-1", max_size=None, **options).extract(tmp_path / "a.png", mask=mask)
     assert in_tiles.image_size == (600, 200)
     distances, nearest = torch.cdist(whole.keypoints.double(), in_tiles.keypoints.double()).min(dim=1)
     assert float(distances.max()) < 2e-3

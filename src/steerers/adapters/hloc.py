@@ -112,7 +112,7 @@ def feature_conf(
     given = {"name": NAME, "model": model, "max_keypoints": max_keypoints, **options}
     _options(given, SteerersExtractor.default_conf)
     return {
-        "output": f"feats-steerers-{Path(model).name}-n{max_keypoints}-r{resize_max}",
+        "output": f"feats-steerers-{_named(model)}-n{max_keypoints}-r{resize_max}",
         "model": given,
         "preprocessing": {"grayscale": False, "resize_max": resize_max},
     }
@@ -128,7 +128,14 @@ def match_conf(model: str = DEFAULT_MODEL, **options: Any) -> Conf:
     given = {"name": NAME, "model": model, **options}
     _options(given, SteerersMatcher.default_conf)
     how = "".join(f"-{options[key]}" for key in ("strategy", "order") if key in options)
-    return {"output": f"matches-steerers-{Path(model).name}{how}", "model": given}
+    return {"output": f"matches-steerers-{_named(model)}{how}", "model": given}
+
+
+def _named(model: str) -> str:
+    """Of the model, as what it makes is named: by its generation, since hloc leaves out what a file has already."""
+    from steerers.models import zoo
+
+    return zoo.ALIASES.get(model, Path(model).name)
 
 
 def _options(conf: Conf, known: Conf) -> Conf:

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace) -> int:
     """Print a table, or write JSON."""
     from steerers.models.downloads import home
-    from steerers.models.zoo import DETECTORS, ZOO
+    from steerers.models.zoo import ALIASES, DETECTORS, ZOO, find
 
     options.check_output(arguments.json)
     models = [
         _record(entry, entry.weights)
-        | {"default": entry.name == DEFAULT_MODEL, "dim": entry.dim, "group": entry.group and str(entry.group)}
+        | {"default": entry is find(DEFAULT_MODEL), "dim": entry.dim, "group": entry.group and str(entry.group)}
+        | {"also": [alias for alias, name in ALIASES.items() if name == entry.name]}
         for entry in ZOO.values()
     ]
     detectors = [_record(entry, entry.part.weights) for entry in DETECTORS.values()]
@@ -83,6 +84,7 @@ def _model_row(model: dict[str, Any]) -> tuple[str, ...]:
 
 def _detector_row(entry: dict[str, Any]) -> tuple[str, ...]:
     what = entry["summary"] + (" (default)" if entry.get("default") else "")
+    what += "".join(f", or {name}" for name in entry.get("also", ()))
     return (entry["name"], _megabytes(entry["bytes"]), entry["licence"], entry["status"], what)
 
 

@@ -81,7 +81,7 @@ def _find_model(path: Path, arguments: argparse.Namespace) -> Model:
         raise ValueError(f"{path} holds a steerer, but no descriptor: name it with --model")
     if not is_file and arguments.model is not None:
         raise ValueError(f"--model goes with the file of a steerer, and {path} is none")
-    if not is_file and str(path) not in (*zoo.ZOO, *zoo.ALIASES):
+    if not is_file and str(path) not in zoo.names():
         raise ValueError(f"{path} is no run, no file of a steerer, and no model (see `steerers models`)")
     name, steerer = (arguments.model, path) if is_file else (str(path), None)
     model = load(name, steerer=steerer, weights=arguments.weights or (), device=arguments.device).model

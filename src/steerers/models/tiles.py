@@ -5,9 +5,11 @@ what the network makes of the core depends on nothing that it does not see. Keyp
 that none is found twice, and of all tiles together the best are kept. Tiles begin at multiples of :data:`STEP` pixels,
 so that features lie where they lie in one pass.
 
-The compact network sees 179 pixels around a keypoint (gradients tell), so that tiles find what one pass does, up to
-rounding. DeDoDe sees 302, but of what lies beyond 192 less than a millionth reaches it. What knows the image as a whole
-(the instance normalisation of DISK, the attention of DeDoDe-G, the largest scales of SIFT) takes a tile for an image.
+The compact network without ``context`` sees 179 pixels around a keypoint (gradients tell), so that tiles find what one
+pass does, up to rounding. With it, as the embedded one has, it sees twice as far, but little of that reaches it:
+keypoints of tiles lie a hundredth of a pixel elsewhere. DeDoDe sees 302, but of what lies beyond 192 less than a
+millionth reaches it. What knows the image as a whole (the instance normalisation of DISK, the attention of DeDoDe-G,
+the largest scales of SIFT) takes a tile for an image.
 """
 
 from __future__ import annotations

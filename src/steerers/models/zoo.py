@@ -41,9 +41,10 @@ logger = logging.getLogger(__name__)
 
 PRECISIONS: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _choices.PRECISIONS}
 SHIPPED = Path(__file__).parent / "data" / "steerers"
-COMPACT, COMPACT_WIDE = (Path(__file__).parent / "data" / f"{name}.safetensors" for name in ("compact", "compact-wide"))
+COMPACT, COMPACT_1, COMPACT_WIDE = (
+    Path(__file__).parent / "data" / f"compact-{name}.safetensors" for name in ("2", "1", "wide")
+)
 COMPACT_SCALES = (1.0, 0.5)
-COMPACT_MIRROR = COMPACT.with_name("compact-mirror.safetensors")
 
 _C4, _SO2 = Group(4), Group(None)
 _OFFICIAL_SPREAD = "40x0 + 18x-1 + 18x-2 + 18x-3 + 18x-4 + 18x-5 + 18x-6"  # the other way than Steerer.spread
@@ -149,7 +150,7 @@ class Entry:
         strategy = self.strategy or suitable_strategy(self.group)
         prototype = None if self.prototype is None else parts.trained_prototype(self.prototype)
         suits = (strategy, self.order, self.inverse_temperature, self.threshold)
-        mirror = None if self.mirror is None else parts.shipped(self.mirror, "compact").build(weights)
+        mirror = None if self.mirror is None else parts.shipped(self.mirror, self.fitted_to).build(weights)
         return Model(self.name, extractor, steerer, *suits, prototype, mirror)
 
 
@@ -189,14 +190,16 @@ def make_zoo(shipped: Path = SHIPPED) -> dict[str, Entry]:
 
 
 def _compact() -> Iterator[Entry]:
-    for name, summary, file, scales in (
-        ("compact", "small network of this package, every angle", COMPACT, COMPACT_SCALES),
-        ("compact-single", "the same at one scale: faster, for views from like distances", COMPACT, (1.0,)),
-        ("compact-wide", "compact, trained further: negatives, false colour, night", COMPACT_WIDE, COMPACT_SCALES),
+    for name, base, summary, file, scales in (
+        ("compact-2", None, "small network of this package, every angle", COMPACT, COMPACT_SCALES),
+        ("compact-2-single", "compact-2", "the same at one scale: faster, for like distances", COMPACT, (1.0,)),
+        ("compact-1", "compact", "compact as it was in 0.1", COMPACT_1, COMPACT_SCALES),
+        ("compact-wide", None, "for wider views, with less exact places", COMPACT_WIDE, COMPACT_SCALES),
     ):
         network = parts.compact(file, scales)  # the threshold was chosen on held-out photographs, see docs/models.md
         entry = Entry(name, summary, 256, _SO2, "MIT", network, parts.shipped(file, name), order=16, threshold=0.05)
-        yield replace(entry, mirror=COMPACT_MIRROR if file == COMPACT else None)
+        mirror = file.with_name(f"{file.stem}-mirror.safetensors")
+        yield replace(entry, base=base, mirror=mirror if mirror.is_file() else None)
 
 
 def _classical() -> Iterator[Entry]:
@@ -270,7 +273,11 @@ def _with_shipped_steerers(base: Entry, folder: Path) -> Iterator[Entry]:
 
 
 ZOO = make_zoo()
-ALIASES = {"dedode-b-so2": "dedode-b-so2-spread"}
+ALIASES = {
+    "compact": "compact-2",  # the newest; what is written says which, since descriptions of two do not compare
+    "compact-single": "compact-2-single",
+    "dedode-b-so2": "dedode-b-so2-spread",
+}
 
 
 # Finding and building -------------------------------------------------------------------------------------------------
@@ -446,7 +453,12 @@ def find(name: StrPath) -> Entry:
         return ZOO[known]
     if is_path(name):
         return trained(Path(name))
-    raise ValueError(f"unknown model {known!r}; use one of {', '.join(ZOO)}, or the folder of a run of training")
+    raise ValueError(f"unknown model {known!r}; use one of {', '.join(names())}, or the folder of a run of training")
+
+
+def names() -> list[str]:
+    """All names by which models are found; those that mean another come first."""
+    return [*ALIASES, *ZOO]
 
 
 def is_path(name: StrPath) -> bool:
@@ -462,7 +474,7 @@ def with_steerer(entry: Entry, steerer: Steerer | Path) -> Entry:
 
 def with_detector(entry: Entry, name: StrPath) -> Entry:
     """The entry with the keypoints of the detector of that name, of the model of that name, or that a run trained."""
-    known = os.fspath(name)
+    known = ALIASES.get(os.fspath(name), os.fspath(name))
     if known in DETECTORS:
         part = DETECTORS[known].part
     elif known not in ZOO and is_path(name):
@@ -473,7 +485,8 @@ def with_detector(entry: Entry, name: StrPath) -> Entry:
         part = _keypoints(ZOO[known])
     else:
         raise ValueError(
-            f"unknown detector {known!r}; use {', '.join(DETECTORS)}, a model: {', '.join(ZOO)}, or the folder of a run"
+            f"unknown detector {known!r}; use {', '.join(DETECTORS)}, a model: {', '.join(names())}, or the folder of "
+            "a run"
         )
     if part is (entry.detector or entry.descriptor):
         return entry
@@ -501,8 +514,8 @@ def trained(path: Path) -> Entry:
     recipe = parts.read_recipe(path)
     if recipe.setting == "detector":
         raise ValueError(f"{path}: a detector, which describes nothing: give it to a model (detector=, --detector)")
-    if recipe.kind in ZOO and recipe.kind not in TRAINABLE:  # a steerer for a frozen model
-        base = ZOO[recipe.kind]
+    if recipe.kind in names() and recipe.kind not in TRAINABLE:  # a steerer for a frozen model
+        base = find(recipe.kind)
         entry = with_steerer(replace(base, base=base.fitted_to), recipe.path)
     else:
         entry = _trained_descriptor(recipe)
@@ -521,7 +534,7 @@ def _name_of(recipe: parts.Recipe) -> str:
 
 def _trained_descriptor(recipe: parts.Recipe) -> Entry:
     """A descriptor of a kind that can be trained, with the weights of the run, or those that it was frozen with."""
-    like = ZOO[recipe.kind]
+    like = find(recipe.kind)
     file: StrPath = recipe.path if recipe.holds & {"network", "descriptor"} else recipe.model["weights"]
     published = [entry for entry in ZOO.values() if file in {weights.name for weights in entry.descriptor.weights}]
     if published:
