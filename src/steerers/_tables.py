@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 
 from steerers._files import StrPath, atomic_write, parse_json
 
+LARGEST_ATTRIBUTE = 1 << 20
+"""Bytes: what says that it has more is damaged."""
 FORMAT = 1
 """Of the files; a change of what they mean raises it."""
 _CHUNK = 1 << 18  # bytes of a column that are kept together
@@ -227,13 +229,20 @@ class Table:
         found: NDArray[Any] = self._file[name]["values"][int(ends[row - 1]) if row else 0 : int(ends[row])]
         return found
 
+    def _attribute(self, name: str) -> Any:
+        """An attribute of the file; of a damaged one that says it is an endless array nothing is read."""
+        told = self._file.attrs.get_id(name)
+        if told.shape != () or told.dtype.itemsize > LARGEST_ATTRIBUTE:
+            raise ValueError(f"its attribute {name} is no single value")
+        return self._file.attrs[name]
+
     def _read_about(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        kind, version = str(self._file.attrs["steerers"]), int(self._file.attrs["format"])
+        kind, version = str(self._attribute("steerers")), int(self._attribute("format"))
         if kind != self.kind:
             raise ValueError(f"it holds {kind[:40]!r}")
         if version != FORMAT:
             raise ValueError(f"its format is {version}, and this version of steerers reads {FORMAT}")
-        about, rows = parse_json(str(self._file.attrs["about"])), parse_json(bytes(self._stored("rows")[()]))
+        about, rows = parse_json(str(self._attribute("about"))), parse_json(bytes(self._stored("rows")[()]))
         if not isinstance(about, dict) or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise ValueError("what it says of its rows is no list of them")
         return about, rows
