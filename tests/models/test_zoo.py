@@ -427,6 +427,13 @@ def test_a_steerer_stays_with_another_detector() -> None:
     assert m.angle == 90.0
 
 
+def test_what_is_fitted_to_descriptions_stays_with_another_detector() -> None:
+    """Its file names the model that it was fitted to, whose descriptions these still are."""
+    entry = with_detector(find("compact"), "orb")
+    assert (entry.name, entry.fitted_to) == (f"{find('compact').name}@orb", find("compact").fitted_to)
+    assert steerers.load("compact", detector="orb", num_keypoints=50).model.mirror is not None
+
+
 def test_a_descriptor_that_needs_orientations_says_so(store: Path) -> None:
     matcher = steerers.load("sift", detector="superpoint", weights=store / "superpoint_v1.pth")
     with pytest.raises(ValueError, match="orientation"):

@@ -490,7 +490,8 @@ def with_detector(entry: Entry, name: StrPath) -> Entry:
         )
     if part is (entry.detector or entry.descriptor):
         return entry
-    return replace(entry, name=f"{entry.name}@{known}", detector=part)
+    # Descriptions stay what they are, and so what is fitted to them.
+    return replace(entry, name=f"{entry.name}@{known}", detector=part, base=entry.fitted_to)
 
 
 def _keypoints(entry: Entry) -> Part[Detector]:
