@@ -11,11 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from datasets.workspaces import write_scene
 from helpers import CONFIG_FOLDER
 from steerers._weights import WeightsError
+from steerers.datasets.colmap import Colmap
 from steerers.datasets.folder import Photographs
 from steerers.datasets.pairs import PairBatch, draw_rotations
 from steerers.datasets.photos import PhotoStore, find_photos
+from steerers.datasets.views import Views
 from steerers.models import parts, zoo
 from steerers.models.classical import UprightSift
 from steerers.models.compact import Compact
@@ -29,6 +32,7 @@ from steerers.training.build import (
     build_objective,
     build_steerer,
     needed_weights,
+    overview,
     published,
 )
 from steerers.training.config import (
@@ -452,3 +456,25 @@ def test_a_steerer_from_a_published_file(tmp_path: Path) -> None:
 def test_a_wrong_steerer_is_named(config: SteererConfig, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build_steerer(config, 32, 0)
+
+
+# In words -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_overview_says_what_validation_measures_apart(tmp_path: Path) -> None:
+    street, absent = write_scene(tmp_path / "street"), tmp_path / "absent"
+    values: dict[str, Any] = {"model": SMALL, "steerer": {"max_frequency": 2}, "data": {"views": {"size": 96}}}
+    values["validation"] = {"kinds": ["plain", "tilt"], "scenes": [str(street), str(absent)], "pairs": 8}
+    lines = list(overview(parse_config(values), []))
+    place = next(place for place, (title, _) in enumerate(lines) if title == "validation")
+    pairs = len(Colmap(street, views=Views()))
+    assert lines[place + 1] == (
+        "",
+        f"by kind, 8 pairs each at angles of their own: plain, tilt, {street} ({pairs} pairs, at tracks alone), "
+        f"{absent} (not there)",
+    )
+    values["data"]["colmap"] = [str(street)]
+    with pytest.raises(ValueError, match=r"validation.scenes: .*street is trained on as well \(data.colmap .*street\)"):
+        list(overview(parse_config(values), []))
+    del values["data"]["colmap"], values["validation"]
+    assert not any("by kind" in text for _, text in overview(parse_config(values), []))

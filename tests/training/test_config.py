@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from helpers import CONFIG_FOLDER
 from steerers._weights import load
 from steerers.models.zoo import COMPACT_1
-from steerers.training.config import OptimiserConfig, TrainConfig, load_config, parse_change, parse_config, to_dict
+from steerers.training.config import (
+    OptimiserConfig,
+    TrainConfig,
+    ValidationConfig,
+    load_config,
+    parse_change,
+    parse_config,
+    to_dict,
+)
 
 CONFIGS = sorted(CONFIG_FOLDER.glob("*.toml"))
 
@@ -177,6 +185,16 @@ def test_options_that_are_gone_are_read_where_they_were_off() -> None:
         ({"optimiser": {"ema": 1}}, "optimiser: ema must be in"),
         ({"optimiser": {"weight_decay": -1}}, "optimiser: weight_decay must be 0 to 1e6, got -1"),
         ({"validation": {"every": -1}}, "validation: every must not be negative"),
+        (
+            {"validation": {"kinds": ["tilt", "rain"]}},
+            r"validation.kinds\[1\] must be one of plain, tilt, scale, light, blur, noise, weather, sensors, got",
+        ),
+        ({"validation": {"kinds": "tilt"}}, "validation.kinds must be a list, got 'tilt'"),
+        ({"validation": {"scenes": [1]}}, r"validation.scenes\[0\] must be a string, got 1"),
+        (
+            {"validation": {"kinds": ["tilt"]}, "data": {"source": "megadepth"}},
+            "validation.kinds are views of photographs: they need data.source 'folder', not 'megadepth'; validation.sc",
+        ),
         ({"matching": {"radius": 0}}, "matching: radius must be positive"),
         ({"keypoints": {"suppress": 2}}, "keypoints: suppress must be odd"),
         ({"keypoints": {"prior": "sfm", "most": 9}}, "keypoints: most does not apply to DeDoDe's objective"),
@@ -186,6 +204,15 @@ def test_options_that_are_gone_are_read_where_they_were_off() -> None:
 def test_what_is_wrong_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_config(values)
+
+
+def test_kinds_of_validation() -> None:
+    assert (ValidationConfig().kinds, ValidationConfig().scenes) == ((), ())
+    config = parse_config({"validation": {"kinds": ["tilt", "scale"], "scenes": ["church"]}})
+    assert config.validation == ValidationConfig(kinds=("tilt", "scale"), scenes=("church",))
+    assert parse_config({"validation": {"scenes": ["a"]}, "data": {"source": "colmap"}}).validation.scenes == ("a",)
+    with pytest.raises(ValueError, match=r"kinds must be of plain, tilt, .*sensors, got \('rain',\)"):
+        ValidationConfig(kinds=("rain",))  # type: ignore[arg-type]
 
 
 def test_the_file_is_named_too(tmp_path: Path) -> None:

@@ -16,11 +16,21 @@ from torch import Tensor
 from datasets.scenes import cameras_around, street, write_detections, write_megadepth
 from datasets.workspaces import write_scene
 from helpers import CONFIG_FOLDER
+from steerers.datasets.colmap import Colmap, export
 from steerers.datasets.folder import Mosaics, Photographs
 from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations
 from steerers.training.build import build_objective
-from steerers.training.config import DataConfig, TrainConfig, load_config, parse_config
-from steerers.training.feed import Feed, build_sources, check_dense, data_paths, needs_detections, read_pair
+from steerers.training.config import DataConfig, TrainConfig, ValidationConfig, load_config, parse_config
+from steerers.training.feed import (
+    Feed,
+    build_sources,
+    check_dense,
+    check_kinds,
+    data_paths,
+    find_scenes,
+    needs_detections,
+    read_pair,
+)
 from steerers.training.objectives.dedode_keypoints import DedodeOptions
 from training.tiny import Numbers, config_of
 
@@ -172,6 +182,85 @@ def test_keypoints_are_not_trained_where_only_tracks_are_known(tmp_path: Path, p
     expected = r"pair 0 of .*street cannot be read: .*a damaged depth map.*; `steerers data check .*street` lists"
     with pytest.raises(ValueError, match=expected):
         read_pair(source, 0)
+
+
+# Validation by kind ---------------------------------------------------------------------------------------------------
+
+
+def test_kinds_are_of_the_photographs_that_are_held_out(photographs: Path) -> None:
+    config = parse_config({"data": {"views": {"size": 64, "tilt": 3.0}, "held_out": 0.3}}).data
+    validation = ValidationConfig(kinds=("plain", "scale", "sensors"), pairs=4)
+    sources = build_sources(config, [photographs], CPU, validation=validation)
+    assert list(sources.kinds) == ["plain", "scale", "sensors"]
+    assert isinstance(sources.validation, Photographs)
+    for source in sources.kinds.values():
+        assert isinstance(source, Photographs)
+        assert source.store is sources.validation.store
+        assert source.chosen == sources.validation.chosen
+        assert check_batch(source).images0.shape == (2, 3, 64, 64)
+    assert sources.validation.views == config.views
+    assert build_sources(config, [photographs], CPU).kinds == {}
+
+
+def test_scenes_are_held_out_by_the_names_of_their_folders(tmp_path: Path, photographs: Path) -> None:
+    street, other = write_scene(tmp_path / "street"), write_scene(tmp_path / "other", depths=True)
+    export(street, tmp_path / "carried")
+    config = parse_config({"data": {"views": {"size": 96, "tilt": 4.0, "photometric": 1.0}}}).data
+    paths = (str(street), str(other), str(tmp_path / "carried" / "tracks.npz"))
+    validation = ValidationConfig(kinds=("tilt",), scenes=paths)
+    sources = build_sources(config, [photographs], CPU, tmp_path / "cache", validation=validation)
+    assert list(sources.kinds) == ["tilt", "street", "other", "carried"]
+    sources.open()
+    for name, dense in (("street", False), ("other", True), ("carried", False)):
+        source = sources.kinds[name]
+        assert isinstance(source, Colmap)
+        assert source.dense is dense
+        assert (source.views.size, source.views.tilt, source.views.photometric) == (96, 1.0, 0.0)
+        assert check_batch(source).anchors is not None
+    check_kinds("joint", sources.kinds)
+    check_kinds("detector", {"other": sources.kinds["other"]})
+    message = r"validation.scenes: not every photograph of .*street has a depth map.*`steerers data depth .*street`"
+    with pytest.raises(ValueError, match=message):
+        check_kinds("detector", sources.kinds)
+
+
+def test_scenes_that_are_missing_or_trained_on_are_refused(tmp_path: Path, photographs: Path) -> None:
+    street = write_scene(tmp_path / "scenes" / "street")
+    (tmp_path / "link").symlink_to(street)
+
+    def build(scenes: Sequence[Path], data: Path = photographs, **changes: Any) -> None:
+        config = dataclasses.replace(parse_config({"data": {"views": {"size": 96}}}).data, **changes)
+        validation = ValidationConfig(kinds=("tilt",), scenes=tuple(map(str, scenes)))
+        build_sources(config, [data], CPU, validation=validation)
+
+    with pytest.raises(ValueError, match=r"validation.scenes: there is no .*absent$"):
+        build([tmp_path / "absent"])
+    with pytest.raises(ValueError, match=r"scenes/street/images: no reconstruction"):
+        build([street / "images"])
+    for held, trained in (
+        (street, street),
+        (tmp_path / "link", street),
+        (street, street.parent),
+        (street.parent, street),
+        (street / "tracks.npz", street),
+    ):
+        message = rf"validation.scenes: {held} is trained on as well \(data.colmap {trained}\): leave it out of one"
+        with pytest.raises(ValueError, match=message):
+            build([held], colmap=(str(trained),), colmap_fraction=0.1)
+    with pytest.raises(ValueError, match=r"street is trained on as well \(data.path .*street/images\)"):
+        build([street], street / "images")
+    with pytest.raises(ValueError, match=r"street is trained on as well \(data.path .*street\)"):
+        build([street], street, source="colmap")
+    with pytest.raises(ValueError, match=r"there are two kinds 'street'; rename the folder of .*again/street"):
+        build([street, tmp_path / "again" / "street"])
+    with pytest.raises(ValueError, match="there are two kinds 'tilt'"):
+        build([tmp_path / "tilt"])
+
+
+def test_a_tar_beside_scenes_is_none_of_them(tmp_path: Path) -> None:
+    (tmp_path / "photographs.tar").touch()
+    validation = ValidationConfig(scenes=(str(tmp_path),))
+    assert find_scenes(DataConfig(), [tmp_path / "photographs.tar"], validation) == {tmp_path.name: tmp_path}
 
 
 # Batches --------------------------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ import math
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -21,9 +21,18 @@ from steerers import _weights
 from steerers.datasets.pairs import PairBatch, PairSource
 from steerers.steering.steerer import Steerer
 from steerers.training import loop
-from steerers.training.config import DataConfig, ModelConfig, OptimiserConfig, TrainConfig, ValidationConfig
+from steerers.training.config import DataConfig, Kind, ModelConfig, OptimiserConfig, TrainConfig, ValidationConfig
 from steerers.training.feed import Sources
-from steerers.training.loop import Ended, _held_out_batch, _held_out_rotations, train, validate
+from steerers.training.kinds import kind_source
+from steerers.training.loop import (
+    Ended,
+    _held_out_batch,
+    _held_out_rotations,
+    _turned_batch,
+    train,
+    validate,
+    validate_kinds,
+)
 from steerers.training.objectives import Measures, Objective, Term, Terms
 from steerers.training.objectives.joint import JointObjective
 from steerers.training.objectives.keypoints import KeypointOptions
@@ -677,3 +686,117 @@ def test_pairs_are_spread_over_the_source(count: int, pairs: int, expected: list
     objective.eval()
     validate(config, objective, source, CPU)
     assert not objective.training
+
+
+# Validation by kind ---------------------------------------------------------------------------------------------------
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def by_kind(kinds: Sequence[Kind], pairs: int = 2) -> Sources:
+    held_out = photographs(2, size=56)
+    return Sources([(photographs(), 1.0)], held_out, {kind: kind_source(kind, held_out, pairs) for kind in kinds})
+
+
+def test_every_kind_gives_a_record(tmp_path: Path) -> None:
+    config = config_of(setting="joint", steps=4, validation=ValidationConfig(every=2, pairs=2, rotations=(0,)))
+    plain = run(config, tmp_path / "plain")
+    ended = train(config, joint_objective(), by_kind(KINDS), tmp_path / "kinds", device=CPU)
+    log = entries(tmp_path / "kinds")
+    assert [entry for entry in log if "kind" not in entry] == entries(tmp_path / "plain")
+    for step in (2, 4):
+        records = [entry for entry in log if entry["step"] == step and "kind" in entry]
+        assert [entry["kind"] for entry in records] == list(KINDS)
+        for entry in records:
+            names = {f"{entry['kind']}/{name}" for name in ("nll", "accuracy", "repeatability")}
+            assert set(entry["validation"]) <= names
+            assert f"{entry['kind']}/repeatability" in entry["validation"]
+            assert entry.get("ended") == ("finished" if step == 4 else None)
+    last = {name: value for entry in records for name, value in entry["validation"].items()}
+    assert ended.validation == plain.validation | last
+    assert read_log(tmp_path / "kinds")[-1]["kind"] == KINDS[-1]
+
+
+def test_a_run_with_kinds_is_resumed_as_any(tmp_path: Path) -> None:
+    kinds: tuple[Kind, ...] = ("plain", "tilt")
+    config = config_of(setting="A", steps=4, validation=ValidationConfig(every=2, pairs=2, rotations=(0,)))
+    whole = train(config, OBJECTIVES["A"](), by_kind(kinds), tmp_path / "whole", device=CPU)
+    for step in range(1, 5):
+        options: dict[str, Any] = {"resume": step > 1, "max_minutes": MOMENT}
+        train(config, OBJECTIVES["A"](), by_kind(kinds), tmp_path / "parts", device=CPU, **options)
+    resumed = train(config, OBJECTIVES["A"](), by_kind(kinds), tmp_path / "parts", device=CPU, resume=True)
+    assert resumed == whole
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+    interrupted = by_kind(kinds)
+    tilted = Passing(interrupted.kinds["tilt"], lambda made: signal.raise_signal(signal.SIGINT) if made == 1 else None)
+    sources = dataclasses.replace(interrupted, kinds={**interrupted.kinds, "tilt": tilted, "more": tilted})
+    ended = train(config, OBJECTIVES["A"](), sources, tmp_path / "stopped", device=CPU)
+    assert ended == Ended(2, "interrupted", {})
+    assert tilted.made == 1  # the rest is left
+    assert [entry for entry in entries(tmp_path / "stopped") if "validation" in entry] == [
+        {"step": 2, "validation": {}, "ended": "interrupted"}
+    ]
+    assert train(config, OBJECTIVES["A"](), by_kind(kinds), tmp_path / "stopped", device=CPU, resume=True) == whole
+    assert_same_run(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_kinds_are_measured_alike_each_time_and_whatever_the_batch() -> None:
+    objective, kinds = joint_objective().train(), by_kind(("plain", "scale", "blur"), 3).kinds
+    found = []
+    for batch in (1, 2, 2):
+        config = config_of(setting="joint", batch=batch, validation=ValidationConfig(pairs=3))
+        found.append(validate_kinds(config, objective, kinds, CPU))
+    assert list(found[0]) == ["plain", "scale", "blur"]
+    assert found[1] == found[2]
+    for kind, values in found[0].items():
+        assert values == pytest.approx(found[1][kind], rel=1e-3)
+    assert found[0]["plain"]["plain/repeatability"] != found[0]["blur"]["blur/repeatability"]
+    assert objective.training
+
+
+def test_what_needs_a_dense_warp_is_left_out_where_there_is_none() -> None:
+    config = config_of(setting="joint", validation=ValidationConfig(pairs=2))
+    kinds = {"dense": photographs(2), "tracks": Tracks(photographs(2), lambda _: None)}
+    found = validate_kinds(config, joint_objective(), kinds, CPU)
+    assert set(found["dense"]) == {"dense/nll", "dense/accuracy", "dense/repeatability"}
+    assert set(found["tracks"]) == {"tracks/nll", "tracks/accuracy"}
+
+
+def test_a_detector_is_not_validated_where_only_tracks_are_known(tmp_path: Path) -> None:
+    tracks = Tracks(photographs(2), lambda _: None)
+    tracks.dense, tracks.root = False, "church"  # type: ignore[attr-defined]
+    sources = Sources([(photographs(), 1.0)], photographs(2), {"church": tracks})
+    config = config_of(setting="detector")
+    with pytest.raises(ValueError, match=r"not every photograph of church has a depth map, .*'detector' measures"):
+        train(config, joint_objective(), sources, tmp_path, device=CPU)
+    assert not tmp_path.joinpath("log.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("rotations", "steerer", "order"),
+    [
+        ("SO2", Steerer.spread(8, 2), 0),
+        ("SO2", None, 0),
+        ("SO2", Steerer.from_spec("8x1", "C2"), 2),
+        ("C4", Steerer.spread(8, 2), 4),
+        ("C4", Steerer.perm(8, "C8"), 4),
+        ("joint-C4", None, 4),
+        ("joint-SO2", None, 0),
+        ("none", None, 1),
+    ],
+)
+def test_each_pair_of_a_kind_has_an_angle_of_its_own(rotations: Any, steerer: Steerer | None, order: int) -> None:
+    config = config_of(batch=16, data=DataConfig(rotations=rotations), validation=ValidationConfig(pairs=40))
+    parts = [_turned_batch(config, Numbers(40), start, steerer, CPU) for start in (0, 16, 32)]
+    first, second = (torch.cat([getattr(part, name) for part in parts]) for name in ("rotations0", "rotations1"))
+    assert torch.equal(first, second if rotations.startswith("joint") else torch.zeros_like(second))
+    assert len(second) == 40
+    assert 0 <= float(second.min()) <= float(second.max()) < 2 * math.pi
+    turns = second * (order or 1) / (2 * math.pi)
+    if order:
+        assert set(turns.tolist()) == set(range(order))
+    else:
+        assert len(set(turns.tolist())) == 40
+        assert float(turns.max() - turns.min()) > 0.9
+    again = _turned_batch(dataclasses.replace(config, batch=1), Numbers(40), 17, steerer, CPU)
+    assert again.rotations1.tolist() == second[17:18].tolist()

@@ -66,7 +66,9 @@ def _train(arguments: argparse.Namespace, config: TrainConfig, folder: Path, dev
     if config.data.source != "folder":  # photographs say so themselves, with how far they are
         tell(f"reading {config.data.source}")
     objective, detections = build_objective(config), needs_detections(config)
-    sources = build_sources(config.data, arguments.data, device, arguments.cache, detections=detections)
+    sources = build_sources(
+        config.data, arguments.data, device, arguments.cache, detections=detections, validation=config.validation
+    )
     try:
         return loop.train(
             config,

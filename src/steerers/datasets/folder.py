@@ -70,20 +70,24 @@ class Photographs:
 def two_views(
     photos: Tensor,
     sizes: Sequence[Size],
-    views: Views,
+    views: Views | tuple[Views, Views],
     rotations0: Tensor,
     rotations1: Tensor,
     seeds: Sequence[int],
     device: torch.device,
 ) -> PairBatch:
-    """Two views of each of (B, 3, H, W) photographs, of (width, height) ``sizes``, around a point that is drawn."""
+    """Two views of each of (B, 3, H, W) photographs, of (width, height) ``sizes``, around a point that is drawn.
+
+    Args:
+        views: how they are drawn, both alike or the first and the second each in its own way; of one size.
+    """
     focus = uniforms(seeds, 2, _FOCUS) * torch.tensor(sizes, dtype=torch.float64)  # (B, 2), seen by both views
-    rendered = []
-    for side, rotations in enumerate((rotations0, rotations1)):
+    rendered, both = [], views if isinstance(views, tuple) else (views, views)
+    for side, (drawn, rotations) in enumerate(zip(both, (rotations0, rotations1), strict=True)):
         own = [mix(seed, side) for seed in seeds]
-        maps = draw_homographies(sizes, views, own, focus)
-        images, masks, from_photos = render_views(photos, maps, rotations, views.size, own, sizes)
-        rendered.append((relight_views(images, views, own), masks, from_photos))
+        maps = draw_homographies(sizes, drawn, own, focus)
+        images, masks, from_photos = render_views(photos, maps, rotations, drawn.size, own, sizes)
+        rendered.append((relight_views(images, drawn, own), masks, from_photos))
     (images0, masks0, from0), (images1, masks1, from1) = rendered
     warp = ViewWarp(from0, from1, masks0, masks1)
     return PairBatch(images0, images1, masks0, masks1, warp, rotations0.to(device), rotations1.to(device))

@@ -22,7 +22,16 @@ from steerers.models.zoo import TRAINABLE
 from steerers.steering.representations import Group
 from steerers.steering.steerer import Steerer
 from steerers.training.config import ModelConfig, SteererConfig, TrainConfig
-from steerers.training.feed import build_sources, check_dense, data_paths, needs_detections, open_reconstructions
+from steerers.training.feed import (
+    build_sources,
+    check_dense,
+    check_kinds,
+    data_paths,
+    find_scenes,
+    needs_detections,
+    open_reconstructions,
+    open_scenes,
+)
 from steerers.training.objectives import Objective
 from steerers.training.objectives.descriptions import DescriptorObjective
 from steerers.training.objectives.distillation import DistilledObjective
@@ -346,6 +355,7 @@ def overview(config: TrainConfig, data: list[Path], cache: Path | None = None) -
     validation = f"every {config.validation.every:,} steps" if config.validation.every else "at the end"
     degrees = ", ".join(f"{angle}°" for angle in config.validation.rotations)
     yield "validation", f"{validation}, {config.validation.pairs} pairs at each of {degrees} that the group has"
+    yield from _kinds(config, data, cache)
     faster = (", compiled" if config.compile else "") + (", CUDA graphs on a GPU" if config.cuda_graphs else "")
     yield "precision", config.precision + faster
 
@@ -404,6 +414,24 @@ def _data(run: TrainConfig, data: list[Path], cache: Path | None) -> Iterator[tu
     if config.source == "folder" and config.colmap and config.colmap_fraction:
         mixed = ", ".join(_beside(run, Path(path), cache) for path in config.colmap)
         yield "", f"for {config.colmap_fraction:.0%} of the steps {mixed}"
+
+
+def _kinds(run: TrainConfig, data: list[Path], cache: Path | None) -> Iterator[tuple[str, str]]:
+    """What validation measures apart."""
+    roots = data_paths(run.data, data) if data or run.data.path else []
+    scenes = [_held_out_scene(run, path, cache) for path in find_scenes(run.data, roots, run.validation).values()]
+    if kinds := [*run.validation.kinds, *scenes]:
+        yield "", f"by kind, {run.validation.pairs} pairs each at angles of their own: {', '.join(kinds)}"
+
+
+def _held_out_scene(run: TrainConfig, path: Path, cache: Path | None) -> str:
+    """A reconstruction that validation measures."""
+    if not path.exists():
+        return f"{path} (not there)"
+    (source,) = open_scenes(run.data, [path], cache)
+    check_kinds(run.setting, {path.name: source})
+    tracks = "" if source.dense else ", at tracks alone"
+    return f"{path} ({len(source):,} pairs{tracks})"
 
 
 def _beside(run: TrainConfig, path: Path, cache: Path | None) -> str:

@@ -21,6 +21,9 @@ from steerers.training.objectives.descriptions import MatchingOptions, Setting
 from steerers.training.objectives.distillation import DistillationOptions
 from steerers.training.objectives.keypoints import KeypointOptions
 
+Kind = Literal["plain", "tilt", "scale", "light", "blur", "noise", "weather", "sensors"]
+"""Changes by which held-out photographs are measured apart; :mod:`steerers.training.kinds` says what each is."""
+
 _RENAMED = {"data.colmap_share": "colmap_fraction", "data.mosaics.share": "fraction"}  # since older runs
 _GONE = {"keypoints.matchability": 0.0}  # since older runs, and the value at which it changed nothing
 
@@ -170,14 +173,22 @@ class ValidationConfig:
         every: steps between validations; 0 validates at the end alone.
         pairs: of each validation and rotation.
         rotations: degrees by which the second views are rotated.
+        kinds: changes that are measured apart beside that, on the held-out photographs of source ``folder``; second
+            views are rotated by an angle of their own, of those that ``data.rotations`` has.
+        scenes: reconstructions that are measured likewise, each by the name of its folder; nothing of them may be
+            trained on. Without depth maps there is no repeatability.
     """
 
     every: int = 1000
     pairs: int = 64
     rotations: tuple[int, ...] = (0, 45, 90, 180)
+    kinds: tuple[Kind, ...] = ()
+    scenes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_options(self, "not be negative", lambda value: value >= 0, "every", "pairs")
+        known = typing.get_args(Kind)
+        check_options(self, f"be of {', '.join(known)}", lambda kinds: set(kinds) <= set(known), "kinds")
 
 
 @dataclass(frozen=True)
@@ -221,6 +232,11 @@ class TrainConfig:
         check_options(self, "not be negative", lambda value: value >= 0, "seed")
         if self.name in ("", "..") or Path(self.name).name != self.name:
             raise ValueError(f"name must be a plain name such as 'c4-perm', got {self.name!r}")
+        if self.validation.kinds and self.data.source != "folder":
+            raise ValueError(
+                f"validation.kinds are views of photographs: they need data.source 'folder', not "
+                f"{self.data.source!r}; validation.scenes names reconstructions"
+            )
 
 
 # Reading --------------------------------------------------------------------------------------------------------------

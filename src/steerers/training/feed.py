@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from steerers.datasets.folder import Mosaics, Photographs
 from steerers.datasets.megadepth import MegaDepth
 from steerers.datasets.pairs import PairBatch, PairSource, draw_rotations, mix, uniforms
 from steerers.datasets.photos import PhotoStore, find_photos
-from steerers.training.config import DataConfig, TrainConfig
+from steerers.training.config import DataConfig, TrainConfig, ValidationConfig
+from steerers.training.kinds import as_taken, kind_source
 
 _CHOICE, _ORDER = 41, 42  # streams of the run's seed
 _READ_AHEAD = 2  # steps
@@ -28,14 +29,19 @@ _READ_AHEAD = 2  # steps
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """What a run draws from: sources with the fraction of the steps that each gets, and what validation uses."""
+    """What a run draws from: sources with the fraction of the steps that each gets, and what validation uses.
+
+    Attributes:
+        kinds: what validation measures apart, by its names.
+    """
 
     training: list[tuple[PairSource, float]]
     validation: PairSource
+    kinds: Mapping[str, PairSource] = field(default_factory=dict)
 
     def open(self) -> None:
         """Decode now what is otherwise decoded with the first pair, so that no step waits for it or fails by it."""
-        for source in (*(source for source, _ in self.training), self.validation):
+        for source in (*(source for source, _ in self.training), self.validation, *self.kinds.values()):
             if hasattr(source, "open"):
                 source.open()
 
@@ -66,6 +72,7 @@ def build_sources(
     cache: Path | None = None,
     *,
     detections: bool = False,
+    validation: ValidationConfig | None = None,
 ) -> Sources:
     """The data of a configuration.
 
@@ -74,8 +81,24 @@ def build_sources(
         cache: where decoded photographs are kept; without it they are decoded anew, and kept on the device. Those of
             reconstructions are decoded by :meth:`Sources.open`, or with the first pair.
         detections: read the points of MegaDepth's reconstructions too; see :func:`needs_detections`.
+        validation: whose kinds and scenes there are to be; by default none.
     """
-    roots = data_paths(config, paths)
+    roots, validation = data_paths(config, paths), validation or ValidationConfig()
+    scenes = find_scenes(config, roots, validation)
+    if missing := [path for path in scenes.values() if not path.exists()]:
+        raise ValueError(f"validation.scenes: there is no {missing[0]}")
+    sources = _open_sources(config, roots, device, cache, detections)
+    kinds: dict[str, PairSource] = {}
+    if isinstance(sources.validation, Photographs):
+        kinds = {kind: kind_source(kind, sources.validation, validation.pairs) for kind in validation.kinds}
+    opened = open_scenes(config, list(scenes.values()), cache)
+    return replace(sources, kinds=kinds | dict(zip(scenes, opened, strict=True)))
+
+
+def _open_sources(
+    config: DataConfig, roots: Sequence[Path], device: torch.device, cache: Path | None, detections: bool
+) -> Sources:
+    """What is trained on, and what is held out of it."""
     if config.source == "folder":
         return _from_photographs(config, roots, device, cache)
     if config.source == "megadepth":
@@ -114,6 +137,45 @@ def open_reconstructions(config: DataConfig, paths: Sequence[Path], cache: Path 
     return [Colmap(path, views=config.views, max_size=config.max_photo_size, cache=cache) for path in paths]
 
 
+def open_scenes(config: DataConfig, paths: Sequence[Path], cache: Path | None) -> list[Colmap]:
+    """Reconstructions that are held out, their photographs shown as they were taken."""
+    return open_reconstructions(replace(config, views=as_taken(config.views)), paths, cache)
+
+
+def find_scenes(config: DataConfig, roots: Sequence[Path], validation: ValidationConfig) -> dict[str, Path]:
+    """The reconstructions that are held out, by the names of their folders; they need not be there.
+
+    Args:
+        roots: of the data that is trained on; see :func:`data_paths`.
+
+    Raises:
+        ValueError: if one is trained on as well, wholly or in part, or there are two kinds of one name.
+    """
+    trained = [("data.colmap", Path(path)) for path in config.colmap] + [("data.path", root) for root in roots]
+    scenes: dict[str, Path] = {}
+    for path in map(Path, validation.scenes):
+        home = _home(path)
+        for option, other in trained:
+            if _overlap(home, _home(other)):
+                raise ValueError(
+                    f"validation.scenes: {path} is trained on as well ({option} {other}): leave it out of one of them"
+                )
+        if home.name in scenes or home.name in validation.kinds:
+            raise ValueError(f"validation.scenes: there are two kinds {home.name!r}; rename the folder of {path}")
+        scenes[home.name] = path
+    return scenes
+
+
+def _home(path: Path) -> Path:
+    """The folder of a reconstruction, which may be named by the file in it."""
+    return path.parent.resolve() if path.suffix == ".npz" else path.resolve()
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    """Whether one folder is the other or lies in it; a tar of photographs lies in none."""
+    return one == other or other in one.parents or (one in other.parents and not other.is_file())
+
+
 # What the objectives need of them -------------------------------------------------------------------------------------
 
 
@@ -141,6 +203,20 @@ def check_dense(setting: str, training: Sequence[tuple[PairSource, float]], *, p
         raise ValueError(
             f"setting 'joint' trains keypoints on pairs whose warp is known everywhere, {missing}, or have photographs "
             "beside (data.source 'folder', and reconstructions by data.colmap with data.colmap_fraction)"
+        )
+
+
+def check_kinds(setting: str, kinds: Mapping[str, PairSource]) -> None:
+    """Refuse scenes at which nothing could be measured: a detector's measures need a warp that is known everywhere.
+
+    Raises:
+        ValueError: naming the first of them.
+    """
+    sparse = [source for source in kinds.values() if not getattr(source, "dense", True)]
+    if sparse and setting == "detector":
+        raise ValueError(
+            f"validation.scenes: not every photograph of {_name_of(sparse[0])} has a depth map, without which setting "
+            f"'detector' measures nothing; make them (`steerers data depth {_name_of(sparse[0])}`), or leave it out"
         )
 
 

@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,17 +26,19 @@ from torch import Tensor, nn
 
 from steerers._console import Progress
 from steerers._devices import parse_device
-from steerers.datasets.pairs import PairBatch, PairSource, mix
+from steerers.datasets.pairs import PairBatch, PairSource, mix, uniforms
 from steerers.models.compact import Compact
 from steerers.steering.steerer import Steerer
 from steerers.training import run_folder
 from steerers.training.config import OptimiserConfig, TrainConfig, to_dict
-from steerers.training.feed import Feed, Sources, check_dense, read_pair
-from steerers.training.objectives import Objective, Terms
+from steerers.training.feed import Feed, Sources, check_dense, check_kinds, read_pair
+from steerers.training.objectives import Measures, Objective, Terms
 
 _PATIENCE = 2.0  # seconds: of one Ctrl-C, torchrun may make two signals
 _BOUNCE = 0.2  # the same without torchrun
 _VALIDATION = 43  # seed of the held-out views
+_ANGLE = 44  # stream of that seed
+_DENSE = ("repeatability",)  # measures that need a warp known wherever both views see the scene
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Ended:
 
     step: int
     reason: str  # "finished", "time", "interrupted"
-    validation: dict[str, float]  # empty if interrupted
+    validation: dict[str, float]  # empty if interrupted; of a kind as ``kind/name``
 
 
 def train(
@@ -77,6 +79,7 @@ def train(
     if max_minutes is not None and not 0 < max_minutes < math.inf:
         raise ValueError(f"max_minutes must be a positive number, got {max_minutes}")
     check_dense(config.setting, sources.training)
+    check_kinds(config.setting, sources.kinds)
     with run_folder.locked(folder) if rank() == 0 else contextlib.nullcontext():
         state = _State(config, objective.to(device), device, [len(source) for source, _ in sources.training])
         if resume:
@@ -101,27 +104,27 @@ def _run(state: _State, sources: Sources, folder: Path, deadline: float, tensorb
         log.write_config(to_dict(config))
         if state.step == 0:
             _record_spectrum(state, log)
-        _validate_if_due(state, sources.validation, log, stop)
+        _validate_if_due(state, sources, log, stop)
         reason = "finished"
         while state.step < config.steps:
             _advance(state, feed, log, shown)
             if state.step % config.spectrum_every == 0 or state.step == config.steps:
                 _record_spectrum(state, log)
-            _validate_if_due(state, sources.validation, log, stop)
+            _validate_if_due(state, sources, log, stop)
             interrupted, late = _agree([stop.is_set(), time.monotonic() > deadline], device)
             if interrupted or late or state.step % config.checkpoint_every == 0 or state.step == config.steps:
                 _save(state, log, folder)
             if interrupted or late:
                 reason = "interrupted" if interrupted else "time"
                 break
-        measured = {} if reason == "interrupted" else _validate(state, sources.validation, stop)
+        measured = {} if reason == "interrupted" else _validate(state, sources, stop)
         if stop.is_set():
             reason, measured = "interrupted", {}
-        log.validation(state.step, measured, ended=reason)
+        _log_validation(log, state.step, measured or {"": {}}, ended=reason)
         if rank() == 0:
             with state.averaged():
                 run_folder.export_model(state.objective, config, state.step, folder)
-    return Ended(state.step, reason, measured)
+    return Ended(state.step, reason, {name: value for own in measured.values() for name, value in own.items()})
 
 
 # A step ---------------------------------------------------------------------------------------------------------------
@@ -364,23 +367,70 @@ def validate(
     Args:
         stop: if it is set, now or meanwhile, nothing is measured.
     """
-    mode = objective.training
-    objective.eval()
     sums: dict[str, Tensor] = {}
     rotations, starts = _held_out_rotations(config, objective.steerer), range(0, config.validation.pairs, config.batch)
-    with Progress("validating", len(rotations) * len(starts), "batch") as shown:
+    with _evaluating(objective), Progress("validating", len(rotations) * len(starts), "batch") as shown:
         for degrees, start in itertools.product(rotations, starts):
             if stop is not None and stop.is_set():
-                sums.clear()
-                break
+                return {}
             batch = _held_out_batch(config, source, start, degrees, device)
             with autocast(config, device):
                 measures = objective.measure(batch)
-            for name, (total, count) in measures.items():
-                for key in (name, f"{name}@{degrees}"):
-                    sums[key] = sums.get(key, 0) + torch.tensor([total, count], dtype=torch.float64)
+            _add(sums, {key: value for name, value in measures.items() for key in (name, f"{name}@{degrees}")})
             shown.advance()
-    objective.train(mode)
+    return _ratios(sums)
+
+
+@torch.no_grad()
+def validate_kinds(
+    config: TrainConfig,
+    objective: Objective,
+    kinds: Mapping[str, PairSource],
+    device: torch.device,
+    stop: threading.Event | None = None,
+) -> dict[str, dict[str, float]]:
+    """Measures on held-out pairs of each kind, under names such as ``tilt/accuracy``.
+
+    Pairs are spread as those of :func:`validate`. Each is rotated by an angle of its own, the same in every kind and at
+    every step.
+
+    Args:
+        stop: as for :func:`validate`.
+    """
+    if not kinds:
+        return {}
+    sums: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
+    starts = range(0, config.validation.pairs, config.batch)
+    with _evaluating(objective), Progress("validating by kind", len(kinds) * len(starts), "batch") as shown:
+        for (kind, source), start in itertools.product(kinds.items(), starts):
+            if stop is not None and stop.is_set():
+                return {}
+            batch = _turned_batch(config, source, start, objective.steerer, device)
+            with autocast(config, device):
+                measures = objective.measure(batch)
+            known = {name: value for name, value in measures.items() if batch.dense or name not in _DENSE}
+            _add(sums[kind], {f"{kind}/{name}": value for name, value in known.items()})
+            shown.advance()
+    return {kind: _ratios(own) for kind, own in sums.items()}
+
+
+@contextlib.contextmanager
+def _evaluating(objective: Objective) -> Iterator[None]:
+    """The objective in evaluation mode."""
+    mode = objective.training
+    objective.eval()
+    try:
+        yield
+    finally:
+        objective.train(mode)
+
+
+def _add(sums: dict[str, Tensor], measures: Measures) -> None:
+    for name, (total, count) in measures.items():
+        sums[name] = sums.get(name, 0) + torch.tensor([total, count], dtype=torch.float64)
+
+
+def _ratios(sums: dict[str, Tensor]) -> dict[str, float]:
     return {name: float(total / count) for name, (total, count) in sums.items() if count}
 
 
@@ -403,12 +453,36 @@ def _held_out_rotations(config: TrainConfig, steerer: Steerer | None) -> list[in
 def _held_out_batch(
     config: TrainConfig, source: PairSource, start: int, degrees: int, device: torch.device
 ) -> PairBatch:
-    pairs = config.validation.pairs
-    numbers = range(start, min(start + config.batch, pairs))
+    """Pairs from number ``start`` on, all rotated alike."""
+    numbers = _numbers(config, start)
+    second = torch.full((len(numbers),), math.radians(degrees), dtype=torch.float64)
+    return _made(config, source, numbers, second, device)
+
+
+def _turned_batch(
+    config: TrainConfig, source: PairSource, start: int, steerer: Steerer | None, device: torch.device
+) -> PairBatch:
+    """Pairs from number ``start`` on, each rotated by its own angle, which the steerer can answer for."""
+    numbers = _numbers(config, start)
+    drawn = uniforms([mix(_VALIDATION, number) for number in numbers], 1, _ANGLE)[:, 0]  # (B,)
+    orders = [None if steerer is None else steerer.group.order, 4 if config.data.rotations.endswith("C4") else None]
+    if order := math.gcd(*(order for order in orders if order is not None)):
+        drawn = (order * drawn).floor() / order
+    none = config.data.rotations == "none"
+    return _made(config, source, numbers, torch.zeros_like(drawn) if none else 2 * math.pi * drawn, device)
+
+
+def _numbers(config: TrainConfig, start: int) -> range:
+    return range(start, min(start + config.batch, config.validation.pairs))
+
+
+def _made(
+    config: TrainConfig, source: PairSource, numbers: Sequence[int], second: Tensor, device: torch.device
+) -> PairBatch:
+    """Pairs spread evenly over the source, their second views rotated by (B,) radians."""
     seeds = [mix(_VALIDATION, number) for number in numbers]
-    second = torch.full((len(seeds),), math.radians(degrees), dtype=torch.float64)
     first = second if config.data.rotations.startswith("joint") else torch.zeros_like(second)
-    read = [read_pair(source, number * len(source) // pairs) for number in numbers]
+    read = [read_pair(source, number * len(source) // config.validation.pairs) for number in numbers]
     return source.make(read, first, second, seeds, device)
 
 
@@ -465,20 +539,28 @@ def _agree(flags: list[bool], device: torch.device) -> list[bool]:
 # Around it ------------------------------------------------------------------------------------------------------------
 
 
-def _validate(state: _State, source: PairSource, stop: threading.Event) -> dict[str, float]:
-    """With the averaged weights."""
+def _validate(state: _State, sources: Sources, stop: threading.Event) -> dict[str, dict[str, float]]:
+    """With the averaged weights: what is measured on the held-out pairs, and by their kinds."""
     with state.averaged():
-        return validate(state.config, state.objective, source, state.device, stop)
+        found = {"": validate(state.config, state.objective, sources.validation, state.device, stop)}
+        return found | validate_kinds(state.config, state.objective, sources.kinds, state.device, stop)
 
 
-def _validate_if_due(state: _State, source: PairSource, log: run_folder.RunLog, stop: threading.Event) -> None:
+def _log_validation(
+    log: run_folder.RunLog, step: int, measured: dict[str, dict[str, float]], ended: str | None = None
+) -> None:
+    for kind, values in measured.items():
+        log.validation(step, values, kind=kind, ended=ended)
+
+
+def _validate_if_due(state: _State, sources: Sources, log: run_folder.RunLog, stop: threading.Event) -> None:
     """Validate every so many steps; at the first of a resumed run only if the log does not have it yet."""
     every, step = state.config.validation.every, state.step
     if not every or step % every or not log.validated < step < state.config.steps:
         return
-    measured = _validate(state, source, stop)
+    measured = _validate(state, sources, stop)
     if not stop.is_set():
-        log.validation(step, measured)
+        _log_validation(log, step, measured)
 
 
 def _record_spectrum(state: _State, log: run_folder.RunLog) -> None:

@@ -244,11 +244,16 @@ class RunLog:
         rounded = {name: round(spent, 2) for name, spent in times.items()}
         self._line({"step": step, **values, **rounded, "seconds": round(time.monotonic() - self.began, 1)})
 
-    def validation(self, step: int, values: dict[str, float], ended: str | None = None) -> None:
-        """What was measured on held-out pairs; ``ended`` says why the run ends here, and a resumed run forgets it."""
+    def validation(self, step: int, values: dict[str, float], ended: str | None = None, kind: str = "") -> None:
+        """What was measured on held-out pairs; ``ended`` says why the run ends here, and a resumed run forgets it.
+
+        Args:
+            kind: of the pairs, if it is measured apart; its values have names such as ``tilt/accuracy``.
+        """
         self.validated = step
         if not self.silent:
-            self._line({"step": step, "validation": values} | ({} if ended is None else {"ended": ended}))
+            named = {"kind": kind} if kind else {}
+            self._line({"step": step} | named | {"validation": values} | ({} if ended is None else {"ended": ended}))
 
     def spectrum(self, step: int, eigenvalues: Tensor) -> None:
         """The steerer's eigenvalues."""
