@@ -27,6 +27,7 @@ from steerers.training.objectives.distillation import (
     rotate_maps,
     rotate_points,
 )
+from steerers.training.objectives.joint import JointObjective
 from steerers.training.objectives.keypoints import KeypointOptions
 from training.runs import make_photographs, make_run, small_config
 from training.tiny import OPTIONS, STILL, batch_of, compact, photographs, small_steerer
@@ -175,6 +176,20 @@ def test_descriptions_are_steered_back() -> None:
     target, seen = objective._descriptions(Taught(torch.zeros(2, 20, 20), torch.ones(2, 20, 20).bool(), views), xy)
     assert seen[:, 0].all()
     assert_near(F.normalize(target[:, 0], dim=1), base.expand(2, -1), 1e-5)
+
+
+def test_pairs_teach_beside_as_much_as_they_are_asked_to() -> None:
+    network, teacher = compact(1).eval(), compact().eval()
+    batch = batch_of(photographs())
+    alone = JointObjective(network, small_steerer(), OPTIONS, KeypointOptions()).eval()(batch, 0.5)
+    both = distilled(network, teacher, pairs=0.25).eval()(batch, 0.5)
+    taught = distilled(network, teacher).eval()(batch, 0.5)
+    assert set(both) == set(alone) | set(taught)
+    for name, term in alone.items():
+        assert both[name].weight == 0.25 * term.weight
+        assert_near(both[name].total, term.total, 1e-4)
+    for name, term in taught.items():
+        assert both[name].weight == term.weight
 
 
 def test_it_learns_and_statistics_stay() -> None:

@@ -31,6 +31,7 @@ from steerers.training.objectives.keypoints import (
     reprojection_error,
     reprojection_terms,
     without_margin,
+    wrong_places,
 )
 from training.tiny import STILL, Shift, batch_of, compact, descriptor_objective, photographs, rotated, shifted, store_of
 
@@ -129,6 +130,58 @@ def test_what_one_view_alone_sees_is_not_judged_and_padding_always_is() -> None:
     assert (logits0.grad[:, :, 14:] == 0).all()  # moved out of the second view
     assert (logits1.grad[:, :, :6] == 0).all()  # not in the first view
     assert (logits0.grad[:, :, 3:14] != 0).all()
+
+
+def known_around(x: int, y: int, radius: int = 2) -> Tensor:
+    """(1, 16, 20) bool: the depth of a square is known."""
+    known = torch.zeros(1, 16, 20, dtype=torch.bool)
+    known[:, y - radius : y + radius + 1, x - radius : x + radius + 1] = True
+    return known
+
+
+@given(seeds, st.integers(1, 9))
+def test_clutter_is_what_is_far_from_anything_known(seed: int, clutter: int) -> None:
+    """Against every distance, by the larger of both coordinates, written out."""
+    generator = torch.Generator().manual_seed(seed)
+    known0, known1 = (torch.rand(2, 1, 16, 20, generator=generator) < 0.08).unbind()
+    masks0 = torch.rand(1, 16, 20, generator=generator) < 0.9
+    batch = shifted(masks0=masks0, known=(known0, known1))
+    for wrong, known, masks in zip(wrong_places(batch, clutter), (known0, known1), (masks0, batch.masks1), strict=True):
+        places = known[0].nonzero().float()
+        grid = torch.stack(torch.meshgrid(torch.arange(16.0), torch.arange(20.0), indexing="ij"), dim=-1)
+        far = (grid[:, :, None] - places).abs().amax(dim=3).amin(dim=2) >= clutter if len(places) else None
+        told = far is not None and float(known.float().mean()) >= 0.05
+        assert torch.equal(wrong[0], ~masks[0] | (far if told and far is not None else torch.zeros(16, 20).bool()))
+
+
+def test_clutter_is_no_place_for_keypoints_and_what_the_other_does_not_see_is_not_judged() -> None:
+    known = known_around(5, 8)
+    batch = shifted((3.0, 0.0), known=(known, known_around(8, 8)))
+    logits0, logits1 = logits_like(batch)
+    options = dataclasses.replace(PLAIN, clutter=4)
+    seen0 = known & batch.warp_pixels(0)[1]
+    object.__setattr__(batch.warp, "forward", lambda xy: (Shift.forward(batch.warp, xy)[0], inside(xy, seen0)))
+    keypoint_terms(logits0, logits1, batch, options, 0.0)["keypoints"].total.backward()
+    assert (logits0.grad[:, :, 14:] > 0).all()  # clutter: less likely from now on
+    assert (logits0.grad[0, 8, 8:11] == 0).all()  # beside what is known
+    logits0.grad = None
+    keypoint_terms(logits0, logits1, batch, PLAIN, 0.0)["keypoints"].total.backward()
+    assert (logits0.grad[:, :, 14:] == 0).all()  # unless asked, it is not judged
+
+
+def inside(xy: Tensor, where: Tensor) -> Tensor:
+    """(B, N) bool: which of (B, N, 2) pixels are in (B, H, W) ``where``."""
+    x, y = xy.round().long().clamp(min=0).unbind(dim=-1)
+    return where[0][y.clamp(max=where.shape[1] - 1), x.clamp(max=where.shape[2] - 1)]
+
+
+@pytest.mark.parametrize(("known_area", "count"), [(0.0, 4), (80.0, 4), (40.0, 8), (320.0, 1)])
+def test_pairs_with_depth_have_targets_by_an_area_of_their_own(known_area: float, count: int) -> None:
+    options = dataclasses.replace(PLAIN, area=80.0, known_area=known_area, most=100)
+    everywhere = torch.ones(1, 16, 20, dtype=torch.bool)
+    for known, expected in ((None, 4), ((everywhere, everywhere), count)):
+        batch = shifted(known=known)
+        assert float(keypoint_terms(*logits_like(batch), batch, options, 0.0)["keypoints"].count) == expected
 
 
 @given(seeds, st.sampled_from([1, 5]), st.floats(1, 60))

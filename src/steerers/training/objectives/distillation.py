@@ -42,6 +42,8 @@ class DistillationOptions:
         elsewhere: weight of the logits away from keypoints; that of the 5 x 5 pixels around one is 1.
         places: weight of the distance, in pixels, between the tops of both logits.
         descriptions: weight of one less the cosine of descriptions.
+        pairs: weight of what the two views of a pair teach each other beside that, the joint setting's own terms; a
+            network is then drawn towards its teachers while it learns from real changes of view, which they never saw.
     """
 
     teachers: tuple[str, ...] = ()
@@ -50,10 +52,11 @@ class DistillationOptions:
     elsewhere: float = 0.1
     places: float = 1.0
     descriptions: float = 5.0
+    pairs: float = 0.0
 
     def __post_init__(self) -> None:
         check_options(self, "be at least 1", lambda value: value >= 1, "rotations")
-        weights = ("margin", "elsewhere", "places", "descriptions")
+        weights = ("margin", "elsewhere", "places", "descriptions", "pairs")
         check_options(self, "not be negative", lambda value: value >= 0, *weights)
 
 
@@ -111,6 +114,9 @@ class DistilledObjective(JointObjective):
             )  # (B, N, 2), (B, N)
             terms = logit_terms(maps.logits, taught.logits, allowed, xy, real, self.options)
             terms |= self._description_terms(maps, taught, xy, real)
+        if self.options.pairs:
+            own = self._pair_terms(maps, batch, progress)
+            terms |= {name: term._replace(weight=self.options.pairs * term.weight) for name, term in own.items()}
         return terms
 
     @torch.no_grad()

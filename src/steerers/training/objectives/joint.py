@@ -51,7 +51,10 @@ class JointObjective(Objective):
 
     def forward(self, batch: PairBatch, progress: float) -> Terms:
         batch = without_margin(batch, self.keypoints.margin)
-        maps = self.network(torch.cat([batch.images0, batch.images1]))
+        return self._pair_terms(self.network(torch.cat([batch.images0, batch.images1])), batch, progress)
+
+    def _pair_terms(self, maps: FeatureMaps, batch: PairBatch, progress: float) -> Terms:
+        """What the two views of each pair teach each other."""
         with torch.autocast(maps.logits.device.type, enabled=False):
             logits0, logits1 = maps.logits.chunk(2)
             xy0, xy1, (real0, real1) = self._detect(maps, batch)

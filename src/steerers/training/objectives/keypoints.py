@@ -38,8 +38,17 @@ class KeypointOptions:
     With ``sfm``, points of the reconstruction, it is DeDoDe's (:mod:`.dedode_keypoints`), whose options are in
     ``dedode``; of those here only ``num_keypoints`` and ``radius`` apply then.
 
+    Views of one photograph teach that a place is found again, not that it is worth finding: grass, water and people are
+    as repeatable as a building. Pairs of a reconstruction with depth maps can tell. What of their photographs no other
+    photograph confirms is clutter, and ``clutter`` teaches that it has no keypoints, which is what DeDoDe's term of
+    matchability is for, too.
+
     Attributes:
         area: pixels of the common part for each target.
+        known_area: the same of pairs whose warp is known by depth maps, and so in a part of what both views see; 0 is
+            ``area``.
+        clutter: in views of a reconstruction with depth maps, what is at least so many pixels from any known depth
+            counts as a wrong place for a keypoint, as what lies outside of a photograph does; with 0 it is not judged.
         most: targets a pair.
         suppress: side of the window in which only the best pixel may be a target.
         sigma: standard deviation of a target, in pixels of each view; with 0 a target is a whole pixel.
@@ -57,6 +66,8 @@ class KeypointOptions:
     """
 
     area: float = 220.0
+    known_area: float = 0.0
+    clutter: int = 0
     most: int = 512
     suppress: int = 5
     sigma: float = 0.0
@@ -76,7 +87,8 @@ class KeypointOptions:
         check_options(self, "be odd and positive (1 is off)", lambda value: value > 0 and value % 2 == 1, "suppress")
         sizes = ("area", "most", "num_keypoints", "radius", "reprojection_radius")
         check_options(self, "be positive", lambda value: value > 0, *sizes)
-        check_options(self, "not be negative", lambda value: value >= 0, "margin", "sigma", *weights)
+        least = ("margin", "sigma", "known_area", "clutter", *weights)
+        check_options(self, "not be negative", lambda value: value >= 0, *least)
         if self.prior != "sfm" and self.dedode != DedodeOptions():
             raise ValueError(f"dedode is DeDoDe's objective, of prior 'sfm': it does not apply to {self.prior!r}")
         changed = [name for name in _OURS if getattr(self, name) != getattr(KeypointOptions, name)]
@@ -87,8 +99,13 @@ class KeypointOptions:
             )
 
 
+TELLING = 0.05
+"""The fraction of a view whose depth must be known before the rest is taken for clutter."""
+
 _OURS = (
     "area",
+    "known_area",
+    "clutter",
     "most",
     "suppress",
     "sigma",
@@ -117,21 +134,41 @@ def keypoint_terms(
 ) -> Terms:
     """Cross entropy of both views' keypoints to the targets that they choose together."""
     (moved0, seen0), (_, seen1) = (batch.warp_pixels(side) for side in (0, 1))
-    # What one view alone sees is not judged; what lies outside of a photograph is never a keypoint.
-    log0 = logits0.float() - _log_sum(logits0, seen0 | ~batch.masks0)
-    log1 = logits1.float() - _log_sum(logits1, seen1 | ~batch.masks1)
+    # What one view alone sees is not judged; what lies outside of a photograph is never a keypoint, nor is clutter.
+    wrong0, wrong1 = wrong_places(batch, options.clutter)
+    log0 = logits0.float() - _log_sum(logits0, seen0 | wrong0)
+    log1 = logits1.float() - _log_sum(logits1, seen1 | wrong1)
+    area = options.area if batch.known is None else options.known_area or options.area
     with torch.no_grad():
         prior0, prior1 = _priors(batch, options, progress)
         moved_log1 = look_up(log1 + prior1, moved0).view_as(log0)
         pixels, real = joint_targets(log0 + prior0, moved_log1, seen0, options.most, options.suppress)
         xy = peaks(log0 + prior0 + moved_log1, pixels) if options.sigma > 0 else pixels.float()
-        allowed = (seen0.flatten(1).sum(dim=1) / options.area).ceil()  # (B,)
+        allowed = (seen0.flatten(1).sum(dim=1) / area).ceil()  # (B,)
         real = real & (torch.arange(xy.shape[1], device=xy.device) < allowed[:, None])
     there, seen = batch.warp.forward(xy)
     real = real & seen
     each = _expected(log0, xy, options.sigma) + _expected(log1, there, options.sigma)
     total = -torch.where(real, each, 0.0).sum() + 0.0 * (logits0.sum() + logits1.sum())
     return {"keypoints": Term(total, real.sum().to(total))}
+
+
+@torch.no_grad()
+def wrong_places(batch: PairBatch, clutter: int) -> tuple[Tensor, Tensor]:
+    """(B, S, S) bool of both views: where no keypoint should be, outside of the photograph or in clutter.
+
+    A view with less than :data:`TELLING` of known depth tells nothing of what is clutter in it: it shows the scene from
+    where no other photograph does.
+    """
+    outside0, outside1 = ~batch.masks0, ~batch.masks1
+    if clutter == 0 or batch.known is None:
+        return outside0, outside1
+    near0, near1 = (
+        F.max_pool2d(known.float()[:, None], 2 * clutter - 1, stride=1, padding=clutter - 1)[:, 0] > 0
+        for known in batch.known
+    )
+    told0, told1 = (known.flatten(1).float().mean(dim=1).view(-1, 1, 1) >= TELLING for known in batch.known)
+    return outside0 | (told0 & ~near0), outside1 | (told1 & ~near1)
 
 
 def _expected(log: Tensor, xy: Tensor, sigma: float) -> Tensor:
