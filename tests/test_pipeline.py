@@ -135,7 +135,7 @@ def test_match_reuses_extracted_features() -> None:
     np.testing.assert_array_equal(m.keypoints1, f1.keypoints[m.indices[:, 1]].numpy())
     assert m.scores.dtype == m.keypoints0.dtype == np.float32
     assert (np.diff(m.scores) <= 0).all()
-    assert (m.model, m.strategy) == ("compact-2", "max-similarity")
+    assert (m.model, m.strategy) == ("compact-3", "max-similarity")
 
 
 def test_every_match_has_its_angle_with_max_similarity() -> None:
@@ -153,7 +153,7 @@ def test_features_of_another_model_or_generation_are_refused(first: str, second:
     )
     with pytest.raises(ValueError, match=message):
         matcher.match(features, features)
-    assert features.model == {"compact": "compact-2"}.get(first, first)  # files say which generation
+    assert features.model == {"compact": "compact-3"}.get(first, first)  # files say which generation
 
 
 def test_sources_agree(tmp_path: Path) -> None:

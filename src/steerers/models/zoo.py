@@ -41,9 +41,7 @@ logger = logging.getLogger(__name__)
 
 PRECISIONS: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _choices.PRECISIONS}
 SHIPPED = Path(__file__).parent / "data" / "steerers"
-COMPACT, COMPACT_1, COMPACT_WIDE = (
-    Path(__file__).parent / "data" / f"compact-{name}.safetensors" for name in ("2", "1", "wide")
-)
+COMPACT, COMPACT_1 = (Path(__file__).parent / "data" / f"compact-{name}.safetensors" for name in ("3", "1"))
 COMPACT_SCALES = (1.0, 0.5)
 
 _C4, _SO2 = Group(4), Group(None)
@@ -191,10 +189,9 @@ def make_zoo(shipped: Path = SHIPPED) -> dict[str, Entry]:
 
 def _compact() -> Iterator[Entry]:
     for name, base, summary, file, scales in (
-        ("compact-2", None, "small network of this package, every angle", COMPACT, COMPACT_SCALES),
-        ("compact-2-single", "compact-2", "the same at one scale: faster, for like distances", COMPACT, (1.0,)),
+        ("compact-3", None, "small network of this package, every angle", COMPACT, COMPACT_SCALES),
+        ("compact-3-single", "compact-3", "the same at one scale: faster, for like distances", COMPACT, (1.0,)),
         ("compact-1", "compact", "compact as it was in 0.1", COMPACT_1, COMPACT_SCALES),
-        ("compact-wide", None, "for wider views, with less exact places", COMPACT_WIDE, COMPACT_SCALES),
     ):
         network = parts.compact(file, scales)  # the threshold was chosen on held-out photographs, see docs/models.md
         entry = Entry(name, summary, 256, _SO2, "MIT", network, parts.shipped(file, name), order=16, threshold=0.05)
@@ -274,8 +271,8 @@ def _with_shipped_steerers(base: Entry, folder: Path) -> Iterator[Entry]:
 
 ZOO = make_zoo()
 ALIASES = {
-    "compact": "compact-2",  # the newest; what is written says which, since descriptions of two do not compare
-    "compact-single": "compact-2-single",
+    "compact": "compact-3",  # the newest; what is written says which, since descriptions of two do not compare
+    "compact-single": "compact-3-single",
     "dedode-b-so2": "dedode-b-so2-spread",
 }
 
