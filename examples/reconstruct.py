@@ -3,8 +3,9 @@
 SIFT, exhaustive matching and incremental mapping by pycolmap (``pip install "steerers[colmap]"``), on the CPU. Writes
 ``OUT/images`` (what was registered, shrunk if asked for) and ``OUT/sparse`` (the largest model, with cameras and
 observations in the pixels of those images, without the keypoints that no track uses), which is what
-``steerers.datasets.colmap.Colmap`` reads. The database stays in ``OUT/work`` and makes a second run start where the
-first one stopped.
+``steerers.datasets.colmap.Colmap`` reads. With ``--undistort`` both are those of pinholes, for ``steerers data depth``
+and ``steerers eval cameras``. The database stays in ``OUT/work`` and makes a second run start where the first one
+stopped.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -46,10 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if model is None:
         print(f"{options.photos}: no two photographs could be reconstructed", file=sys.stderr)  # noqa: T201
         return 1
-    shrunk = shrink(pycolmap, model, options)
-    (options.out / "sparse").mkdir(exist_ok=True)
-    shrunk.write_binary(str(options.out / "sparse"))
-    print(json.dumps({"photos": len(names), **statistics(shrunk)}))  # noqa: T201
+    written = write(pycolmap, model, options)
+    print(json.dumps({"photos": len(names), **statistics(written)}))  # noqa: T201
     return 0
 
 
@@ -70,6 +70,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="of reprojection, of observations kept (default: %(default)s pixels)",
     )
     parser.add_argument("--long-side", type=int, help="shrink the photographs that are written to this longest side")
+    parser.add_argument(
+        "--undistort", action="store_true", help="write photographs and cameras without lens distortion"
+    )
     parser.add_argument("--quality", type=int, default=90, help="of the JPEG files written (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=-1, help="-1 for all (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the mapper (default: %(default)s)")
@@ -122,8 +125,25 @@ def reconstruct(pycolmap: Any, options: argparse.Namespace, work: Path) -> Any |
     return max(models.values(), key=lambda model: model.num_reg_images(), default=None)
 
 
-def shrink(pycolmap: Any, model: Any, options: argparse.Namespace) -> Any:
-    """The model without unused keypoints, in the pixels of the images that are written to ``OUT/images``."""
+def write(pycolmap: Any, model: Any, options: argparse.Namespace) -> Any:
+    """Photographs and model into ``OUT``, undistorted if asked for; what was written."""
+    out = options.out / "work" / "distorted" if options.undistort else options.out
+    shrunk = shrink(pycolmap, model, options, out / "images")
+    (out / "sparse").mkdir(exist_ok=True)
+    shrunk.write_binary(str(out / "sparse"))
+    if not options.undistort:
+        return shrunk
+    flat = options.out / "work" / "undistorted"
+    pycolmap.undistort_images(
+        flat, out / "sparse", out / "images", jpeg_quality=options.quality, num_threads=options.threads
+    )
+    for part in ("images", "sparse"):  # COLMAP also makes folders for depth maps that are not there
+        shutil.copytree(flat / part, options.out / part, dirs_exist_ok=True)
+    return pycolmap.Reconstruction(options.out / "sparse")
+
+
+def shrink(pycolmap: Any, model: Any, options: argparse.Namespace, images: Path) -> Any:
+    """The model without unused keypoints, in the pixels of the photographs that are written to ``images``."""
     small = pycolmap.Reconstruction()
     for camera in model.cameras.values():
         rescaled = copy.deepcopy(camera)
@@ -132,7 +152,7 @@ def shrink(pycolmap: Any, model: Any, options: argparse.Namespace) -> Any:
     kept: dict[tuple[int, int], int] = {}  # (image, keypoint) to its index among the keypoints that are kept
     for image_id in model.reg_image_ids():
         image = model.images[image_id]
-        scale = write_image(options, image.name, model.cameras[image.camera_id])
+        scale = write_image(options, image.name, model.cameras[image.camera_id], images)
         used = [i for i, point in enumerate(image.points2D) if point.has_point3D()]
         kept |= {(image_id, i): k for k, i in enumerate(used)}
         xy = np.array([image.points2D[i].xy for i in used]).reshape(-1, 2) * scale
@@ -151,9 +171,9 @@ def target_size(options: argparse.Namespace, camera: Any) -> tuple[int, int]:
     return round(camera.width * scale), round(camera.height * scale)
 
 
-def write_image(options: argparse.Namespace, name: str, camera: Any) -> NDArray[np.float64]:
-    """One photograph into ``OUT/images``; returns by what its x and y were scaled."""
-    target = options.out / "images" / name
+def write_image(options: argparse.Namespace, name: str, camera: Any, images: Path) -> NDArray[np.float64]:
+    """One photograph into ``images``; returns by what its x and y were scaled."""
+    target = images / name
     target.parent.mkdir(parents=True, exist_ok=True)
     size = target_size(options, camera)
     with PIL.Image.open(options.photos / name) as image:

@@ -17,12 +17,14 @@ from torch.nn.functional import grid_sample, interpolate
 from helpers import randn, seeds
 from steerers.geometry import (
     circular_mode,
+    epipolar_errors,
     estimate_affine,
     estimate_homography,
     estimate_pose,
     estimate_similarity,
     farthest_points,
     fit_similarity,
+    fundamental_matrix,
     jacobians,
     nearest_points,
     quarter_turns,
@@ -826,6 +828,47 @@ def test_pose_needs_pairs() -> None:
     points0, points1, *_ = pose_data(0)
     with pytest.raises(ValueError, match="points"):
         estimate_pose(points0[:10], points1[:11], K0, K1)
+
+
+@given(seed=st.integers(0, 2**32 - 1), off=st.floats(0.01, 20))
+def test_epipolar_errors_are_distances_to_the_lines_written_out(seed: int, off: float) -> None:
+    """Each line through two of its points, and a match that is moved off both lines."""
+    rng = np.random.default_rng(seed)
+    fundamental = np.linalg.svd(rng.normal(size=(3, 3)))[0] @ np.diag([3.0, 1, 0]) @ rng.normal(size=(3, 3))
+    points0, points1 = rng.uniform(0, 100, (2, 8, 2))
+    found = epipolar_errors(points0, points1 + off, fundamental)
+    for x0, x1, error in zip(points0, points1 + off, found, strict=True):
+        apart = [distance(fundamental @ [*x0, 1], x1), distance(fundamental.T @ [*x1, 1], x0)]
+        assert error == pytest.approx(max(apart), rel=1e-6)
+    swapped = epipolar_errors(points1 + off, points0, fundamental.T)
+    np.testing.assert_allclose(found, swapped, rtol=1e-9)
+
+
+def distance(line: np.ndarray, point: np.ndarray) -> float:
+    """From a point to the line a x + b y + c = 0, by two points of it."""
+    a, b, c = line
+    first = np.array([0, -c / b])
+    along = np.array([b, -a]) / math.hypot(a, b)
+    away = point - first
+    return float(np.linalg.norm(away - (away @ along) * along))
+
+
+def test_what_has_no_epipolar_line_has_no_error() -> None:
+    points = np.array([[3.0, 4.0], [5.0, 6.0]])
+    assert epipolar_errors(points, points, np.zeros((3, 3))).tolist() == [math.inf, math.inf]
+    assert epipolar_errors(points[:0], points[:0], np.eye(3)).shape == (0,)
+
+
+@given(seed=seeds, spin=st.floats(-1, 1))
+def test_true_matches_lie_on_the_lines_of_the_cameras(seed: int, spin: float) -> None:
+    rng = np.random.default_rng(seed)
+    K0, K1 = (np.array([[f, 0, 320.0], [0, f, 240.0], [0, 0, 1]]) for f in rng.uniform(300, 900, 2))
+    c, s = math.cos(spin), math.sin(spin)
+    R, t = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]]), rng.normal(size=3)
+    X = rng.uniform(-1, 1, (20, 3)) + np.array([0, 0, 6])
+    x0, x1 = (P / P[:, 2:] for P in (X @ K0.T, (X @ R.T + t) @ K1.T))
+    errors = epipolar_errors(x0[:, :2], x1[:, :2], fundamental_matrix(K0, K1, R, t))
+    np.testing.assert_allclose(errors, 0, atol=1e-6)
 
 
 @given(seeds, st.floats(-3, 3), st.floats(0.3, 3))

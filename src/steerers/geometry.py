@@ -628,6 +628,33 @@ def estimate_pose(
     return Pose(np.asarray(pose.R, np.float64), translation / norm, inliers)
 
 
+def fundamental_matrix(K0: NDArray[Any], K1: NDArray[Any], R: NDArray[Any], t: NDArray[Any]) -> NDArray[np.float64]:
+    """(3, 3) F of ``x1^T F x0 = 0`` for cameras of intrinsics K0 and K1 and pose ``X1 = R X0 + t``."""
+    x, y, z = t
+    essential = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]]) @ R
+    fundamental: NDArray[np.float64] = np.linalg.inv(K1).T @ essential @ np.linalg.inv(K0)
+    return fundamental
+
+
+def epipolar_errors(points0: NDArray[Any], points1: NDArray[Any], fundamental: NDArray[Any]) -> NDArray[np.float64]:
+    """(K,) pixels by which matches miss the epipolar lines of each other, the larger of both images.
+
+    Infinite where a point has no line: at an epipole, or between images that were taken from one place.
+
+    Args:
+        points0: (K, 2) in image 0, and ``points1`` in image 1.
+        fundamental: (3, 3) F of ``x1^T F x0 = 0``.
+    """
+    first, second = (
+        np.column_stack([points, np.ones(len(points))]).astype(np.float64) for points in (points0, points1)
+    )
+    lines1, lines0 = first @ fundamental.T, second @ fundamental  # (K, 3)
+    product = np.abs((lines1 * second).sum(axis=1))
+    slope = np.minimum(np.linalg.norm(lines0[:, :2], axis=1), np.linalg.norm(lines1[:, :2], axis=1))
+    errors: NDArray[np.float64] = np.divide(product, slope, out=np.full(len(product), np.inf), where=slope > 0)
+    return errors
+
+
 def check_intrinsics(name: str, K: ArrayLike) -> NDArray[np.float64]:
     """The (3, 3) matrix of a pinhole camera, as :func:`estimate_pose` takes it.
 

@@ -77,6 +77,7 @@ def test_a_perfect_matcher_scores_100(data: Path, rotation: Rotation, name: two_
     assert row["num_failed"] == 0
     assert row["num_matches"] == row["num_keypoints"] == DOTS
     assert row["num_inliers"] >= DOTS - 1
+    assert row["num_right"]["4"] == DOTS
     # OpenCV refines nothing, and bilinear sampling moves centres by some hundredths of a pixel
     least = 0.93 if name == "poselib" and rotation not in ("fixed", "so2") else 0.75
     assert all(area > least for area in row["auc"].values())
@@ -94,6 +95,23 @@ def test_a_shuffled_matcher_scores_0(data: Path, rotation: Rotation) -> None:
     row = summary(Stub(shuffle=True), data, rotation)
     assert row["num_matches"] == DOTS
     assert row["auc"] == {"5": 0.0, "10": 0.0, "20": 0.0}
+    assert row["num_right"]["1"] <= row["num_right"]["4"] < DOTS / 2
+
+
+def test_right_matches_are_those_near_their_true_lines_at_the_evaluated_size(data: Path) -> None:
+    pair = list_pairs(data)[0]
+    points0 = project(world(1, 60), np.eye(3), np.zeros(3), K)
+    points1 = project(world(1, 60), pair.R, pair.t, K)
+    F = np.linalg.inv(K).T @ np.cross(np.eye(3), pair.t) @ pair.R @ np.linalg.inv(K)  # x1^T F x0 = 0, up to sign
+    lines = np.column_stack([points0, np.ones(60)]) @ F.T
+    away = lines[:, :2] / np.linalg.norm(lines[:, :2], axis=1)[:, None]
+    for pixels, expected in ((0.0, {"4": 60, "1": 60}), (0.4, {"4": 60, "1": 60}), (60.0, {"4": 0, "1": 0})):
+        assert two_view.count_right(pair, predict(pair, points0, points1 + pixels * away)) == expected
+    prediction = predict(pair, points0, points1 + 2 * away)
+    assert two_view.count_right(pair, prediction)["1"] < 60  # at half the size it is one pixel
+    half = tuple(side // 2 for side in SIZE)
+    shrunk = predict(pair, points0 / 2 - 0.25, (points1 + 1.9 * away) / 2 - 0.25)
+    assert two_view.count_right(pair, replace(shrunk, size0=half, size1=half))["4"] == 60
 
 
 @pytest.mark.parametrize("name", ["poselib", "opencv"])
@@ -223,7 +241,7 @@ def test_wrong_estimators_are_refused(options: dict, message: str) -> None:
 
 
 def outcome(errors: list[float]) -> PoseOutcome:
-    return PoseOutcome(pose_errors=errors, num_inliers=1.0, angle=None)
+    return PoseOutcome(pose_errors=errors, num_inliers=1.0, num_right={"4": 3, "1": 2}, angle=None)
 
 
 def test_runs_are_averaged_and_their_deviation_kept() -> None:
@@ -231,6 +249,7 @@ def test_runs_are_averaged_and_their_deviation_kept() -> None:
     assert row["num_failed"] == 0.5
     assert row["auc"] == {"5": 0.75, "10": 0.75, "20": 0.75}  # 1 and 0.5
     assert row["auc_deviation"]["5"] == 0.25
+    assert row["num_right"] == {"4": 3.0, "1": 2.0}
 
 
 def test_report(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +260,7 @@ def test_report(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     text = whole.to_markdown()
     assert "plain RANSAC, 0.5 px at the stored size" in text
     assert "3 runs" in text
-    assert "| DeDoDe-B (paper) | - | 49.0 | 65.0 | 77.0 | - | - | - |" in text
+    assert "| DeDoDe-B (paper) | - | 49.0 | 65.0 | 77.0 | - | - | - | - | - |" in text
     written = whole.to_json()
     assert written["settings"]["estimator"] == {
         "name": "opencv", "threshold": 0.5, "max_iterations": 1000, "confidence": 0.99999, "runs": 3, "seed": 0

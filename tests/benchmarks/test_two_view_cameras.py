@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 
+from datasets.workspaces import CAMERAS, NAMES, points_of, write_scene
 from steerers.benchmarks.predict import hash_pairs, rotate_pairs
 from steerers.benchmarks.two_view import MEGADEPTH_SCENES, list_megadepth, list_pairs
 
@@ -77,7 +79,7 @@ def test_missing_cameras_say_how_the_folder_must_look(tmp_path: Path) -> None:
         ValueError, match=r"there is no folder .*no-such; give --data a folder of sequences.*cameras\.json"
     ):
         list_pairs(tmp_path / "no-such")
-    with pytest.raises(ValueError, match=r"holds no sequences with a cameras\.json; give --data"):
+    with pytest.raises(ValueError, match=r"holds no sequences with a cameras\.json or a COLMAP model; give --data"):
         list_pairs(tmp_path)
     make_sequence(tmp_path / "one", 1)
     with pytest.raises(ValueError, match="has two images that are 1 or 2 apart"):
@@ -112,6 +114,49 @@ def test_broken_files_are_refused(tmp_path: Path, text: str, message: str) -> No
     make_sequence(tmp_path / "s")
     (tmp_path / "s" / "cameras.json").write_text(text)
     with pytest.raises(ValueError, match=rf"cameras\.json: {message}"):
+        list_pairs(tmp_path)
+
+
+# COLMAP models --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["binary", "text"])
+def test_pairs_of_a_colmap_model(tmp_path: Path, kind: str) -> None:
+    """Against the cameras that the scene was rendered with, where the points of the scene say what they should be."""
+    write_scene(tmp_path / "street", kind)
+    pairs = list_pairs(tmp_path, (1,))
+    assert [pair.name for pair in pairs] == ["street 0-1", "street 1-2", "street 2-3"]
+    assert [pair.image0 for pair in pairs] == [tmp_path / "street" / "images" / name for name in NAMES[:-1]]
+    assert list_pairs(tmp_path / "street", (1,))[0].name == "street 0-1"  # alone, without its folder sparse/
+    X = points_of()[:20]
+    for n, pair in enumerate(pairs):
+        first, second = (X @ camera.R.T + camera.t for camera in CAMERAS[n : n + 2])
+        np.testing.assert_allclose(first @ pair.R.T + pair.t, second, atol=1e-9)
+        np.testing.assert_allclose(pair.K0, CAMERAS[n].K, atol=1e-9)
+        np.testing.assert_allclose(pair.K1, CAMERAS[n + 1].K, atol=1e-9)
+
+
+def test_images_may_be_smaller_than_a_colmap_model_says(tmp_path: Path) -> None:
+    home = write_scene(tmp_path / "street")
+    path = home / "images" / NAMES[0]
+    with PIL.Image.open(path) as image:
+        half = image.resize((image.width // 2, image.height // 2))
+    half.save(path)
+    found = list_pairs(home, (1,))[0].K0
+    x, y = 33.5, 21.5  # the edges of a pixel at half the size are those of four at full size
+    ray = np.linalg.solve(CAMERAS[0].K, [2 * x + 0.5, 2 * y + 0.5, 1])
+    np.testing.assert_allclose(found @ ray, [x, y, 1], atol=1e-9)
+    half.resize((64, 64)).save(path)
+    with pytest.raises(ValueError, match=r"0\.png: 64 x 64 pixels, which is not the aspect of its camera's"):
+        list_pairs(home)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"street: there is no image .*0\.png"):
+        list_pairs(home)
+
+
+def test_colmap_models_with_distortion_are_refused(tmp_path: Path) -> None:
+    write_scene(tmp_path / "street", distortion=0.1)
+    with pytest.raises(ValueError, match=r"street: poses of pairs need pinhole cameras, but 4 of the model have lens"):
         list_pairs(tmp_path)
 
 

@@ -484,3 +484,7 @@ def test_photographs_become_a_reconstruction(tmp_path: Path, capfd: pytest.Captu
     assert int(seen.sum()) > 50
     assert float(np.median(np.linalg.norm(moved - xy1, axis=1)[seen])) < 0.3
     assert tool.main([str(tmp_path / "out" / "sparse"), str(tmp_path / "none")]) == 2
+    radial = ["--one-camera", "--model", "SIMPLE_RADIAL", "--threads", "1", "--undistort"]
+    assert tool.main([str(tmp_path / "photos"), str(tmp_path / "pinholes"), *radial]) == 0
+    assert check_data(tmp_path / "pinholes").problems == []
+    assert not Reconstruction.read(tmp_path / "pinholes").distorted.any()

@@ -329,12 +329,12 @@ SCANNET = {
 CAMERAS = Offer(
     name="cameras",
     help="relative pose on your own images with cameras",
-    about="Relative pose on sequences of images with a cameras.json each, upright or rotated: area under the curve of "
-    "the pose error at 5, 10 and 20 degrees.",
+    about="Relative pose on sequences of images with a cameras.json or a COLMAP model each, upright or rotated: area "
+    "under the curve of the pose error at 5, 10 and 20 degrees.",
     example="""\
   steerers eval cameras --data strecha --models compact,sift --rotation upright,fixed --apart 1,2,3
 """,
-    data="a folder of sequences, each with a cameras.json",
+    data="a folder of sequences, each with a cameras.json, or with a COLMAP model beside its images/",
     max_size=1024,
     rotations="upright",
     canvas="grow",

@@ -4,8 +4,8 @@ The pose error of a pair is the larger of the angle between the estimated and th
 the lines of the translations, in degrees; the score is the area under the curve of recall at 5, 10 and 20 degrees. Two
 estimators are protocols by name: ``poselib``, and ``opencv``, that of DeDoDe and of the steerers paper.
 
-Cameras are those of folders with a ``cameras.json`` each, and of LoFTR's MegaDepth-1500: intrinsics for pixels with the
-centre of the top-left pixel at (0, 0), poses from the world to the camera, ``x ~ K (R X + t)``.
+Cameras are those of folders with a ``cameras.json`` or a COLMAP model each, and of LoFTR's MegaDepth-1500: intrinsics
+for pixels with the centre of the top-left pixel at (0, 0), poses from the world to the camera, ``x ~ K (R X + t)``.
 """
 
 from __future__ import annotations
@@ -37,15 +37,24 @@ from steerers.benchmarks.report import (
     look_up,
     number,
 )
+from steerers.datasets.reconstruction import (
+    Scene,
+    aspect_problem,
+    check_pinholes,
+    model_folder,
+    open_scenes,
+    tracks_file,
+)
 from steerers.datasets.safe_arrays import read_named
-from steerers.geometry import Pose, scaling
+from steerers.geometry import Pose, epipolar_errors, fundamental_matrix, scaling
+from steerers.images.decode import header_size
 from steerers.images.load import Size
 
 CAMERAS_FILE = "cameras.json"
 CAMERAS_HELP = (
     f"give --data a folder of sequences, each a folder of images with a {CAMERAS_FILE}: a list of "
     '{"name": "0000.jpg", "K": [3 x 3], "R": [3 x 3], "t": [3]} with x ~ K (R X + t), the centre of the top-left pixel '
-    "at (0, 0)"
+    "at (0, 0); or of COLMAP models without lens distortion, each beside its images/"
 )
 MEGADEPTH_SCENES = ("0015_0.1_0.3", "0015_0.3_0.5", "0022_0.1_0.3", "0022_0.3_0.5", "0022_0.5_0.7")
 MEGADEPTH_HELP = (
@@ -56,7 +65,8 @@ MEGADEPTH_HELP = (
 )
 Matrix = NDArray[np.float64]
 AUC_DEGREES = (5.0, 10.0, 20.0)
-"""Pixels: at the evaluated size for poselib, at the stored one for OpenCV."""
+RIGHT_PIXELS = (4.0, 1.0)
+"""From its true epipolar lines, at the evaluated size, is a match that counts as right."""
 OPENCV_CONFIDENCE = 0.99999
 OPENCV_ITERATIONS = 1000
 """OpenCV's own default, which DeDoDe keeps."""
@@ -113,10 +123,10 @@ def list_pairs(
     """
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; {CAMERAS_HELP}")
-    folders = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
-    found = {path.resolve().name: path for path in folders if (path / CAMERAS_FILE).is_file()}
+    folders = [folder] if _has_cameras(folder) else filter(_has_cameras, sorted(folder.iterdir()))
+    found = {path.resolve().name: path for path in folders}
     if not found:
-        raise ValueError(f"{folder} holds no sequences with a {CAMERAS_FILE}; {CAMERAS_HELP}")
+        raise ValueError(f"{folder} holds no sequences with a {CAMERAS_FILE} or a COLMAP model; {CAMERAS_HELP}")
     wanted = choose(found, None if sequences is None else sorted(sequences), folder)
     pairs = [pair for name, path in wanted.items() for pair in _pair_up(name, read_cameras(path), apart)]
     if not pairs:
@@ -133,9 +143,19 @@ def _pair_up(sequence: str, cameras: Sequence[Camera], apart: Sequence[int]) -> 
     ]
 
 
+def _has_cameras(folder: Path) -> bool:
+    """Whether a folder is a sequence."""
+    known = (folder / CAMERAS_FILE).is_file() or tracks_file(folder) or model_folder(folder)
+    return folder.is_dir() and bool(known)
+
+
 def read_cameras(folder: Path) -> list[Camera]:
-    """The cameras of one sequence, in the order of the file."""
+    """The cameras of one sequence, in the order of the file, or those of its COLMAP model, by name."""
     path = folder / CAMERAS_FILE
+    if not path.is_file():
+        (scene,) = open_scenes(folder)
+        check_pinholes(scene, "poses of pairs")
+        return [_model_camera(scene, image) for image in range(len(scene.reconstruction))]
     entries = read_json(path)
     if not isinstance(entries, list):
         raise ValueError(f"{path}: it holds no list; {CAMERAS_HELP}")
@@ -152,6 +172,20 @@ def _read_camera(folder: Path, where: str, entry: Any) -> Camera:
     K, R, t = (read_matrix(f"{where}: {name}", entry.get(name), shape) for name, shape in shapes.items())
     check_camera(where, K, R)
     return Camera(image, K, R, t)
+
+
+def _model_camera(scene: Scene, image: int) -> Camera:
+    """That of a COLMAP model, for the pixels of the image as it is stored, which may be smaller than the model says."""
+    model, path = scene.reconstruction, scene.images / scene.reconstruction.names[image]
+    if not path.is_file():
+        raise ValueError(f"{scene.home}: there is no image {path}")
+    width, height = model.sizes[image].tolist()
+    stored = header_size(path)
+    if problem := aspect_problem(stored, (width, height)):
+        raise ValueError(f"{path}: {problem}")
+    return Camera(
+        path, scaled(model.K[image], (width, height), stored), model.poses[image, :, :3], model.poses[image, :, 3]
+    )
 
 
 def read_matrix(where: str, values: Any, shape: tuple[int, ...]) -> Matrix:
@@ -265,10 +299,17 @@ class PoseEstimator:
     def estimate(self, pair: PosePair, prediction: Prediction, seed: int) -> Pose:
         """The pose between the cameras, from matches in pixels of the unrotated images."""
         if self.name == "poselib":
-            K0 = scaled(pair.K0, prediction.stored0, prediction.size0)
-            K1 = scaled(pair.K1, prediction.stored1, prediction.size1)
+            K0, K1 = shown_intrinsics(pair, prediction)
             return prediction.matches.pose(K0, K1, threshold=self.pixels, max_iterations=self.max_iterations, seed=seed)
         return estimate_opencv(*prediction.stored_keypoints(), pair.K0, pair.K1, threshold=self.pixels, seed=seed)
+
+
+def shown_intrinsics(pair: PosePair, prediction: Prediction) -> tuple[Matrix, Matrix]:
+    """Those of both images at the evaluated size."""
+    return (
+        scaled(pair.K0, prediction.stored0, prediction.size0),
+        scaled(pair.K1, prediction.stored1, prediction.size1),
+    )
 
 
 def scaled(K: Matrix, size: Size, new_size: Size) -> Matrix:
@@ -322,6 +363,7 @@ class PoseOutcome:
 
     pose_errors: list[float]  # degrees
     num_inliers: float  # mean over the estimator's runs
+    num_right: dict[str, int]  # matches, by the pixels that they may be off their true epipolar lines
     angle: float | None  # estimated rotation between the images, degrees
 
 
@@ -334,8 +376,17 @@ def measure_pair(pair: PosePair, prediction: Prediction, estimator: PoseEstimato
             for pose in poses
         ],
         num_inliers=fmean(int(pose.inliers.sum()) for pose in poses),
+        num_right=count_right(pair, prediction),
         angle=prediction.matches.angle,
     )
+
+
+def count_right(pair: PosePair, prediction: Prediction) -> dict[str, int]:
+    """How many matches lie within :data:`RIGHT_PIXELS` of their true epipolar lines, those that do by chance too."""
+    K0, K1 = shown_intrinsics(pair, prediction)
+    fundamental = fundamental_matrix(K0, K1, pair.R, pair.t)
+    errors = epipolar_errors(prediction.matches.keypoints0, prediction.matches.keypoints1, fundamental)
+    return {f"{pixels:g}": int((errors <= pixels).sum()) for pixels in RIGHT_PIXELS}
 
 
 def summarise(found: Sequence[PoseOutcome]) -> TableRow:
@@ -348,6 +399,7 @@ def summarise(found: Sequence[PoseOutcome]) -> TableRow:
         "auc": {degrees: fmean(area) for degrees, area in by_degrees.items()},
         "auc_deviation": {degrees: pstdev(area) for degrees, area in by_degrees.items()},
         "num_inliers": fmean(outcome.num_inliers for outcome in found),
+        "num_right": {pixels: fmean(outcome.num_right[pixels] for outcome in found) for pixels in found[0].num_right},
     }
 
 
@@ -388,7 +440,8 @@ def describe(result: PoseResult, at: str = "the stored size") -> str:
         f"Pose by {how}; {estimator.runs} {'run' if estimator.runs == 1 else 'runs'} of it. Area under the curve of "
         f"the pose error, the larger of the rotation's and the translation's (at most 90 degrees, its sign is not told "
         f"apart), in per cent; a failure is an infinite error, which gives the same areas as the 90 degrees of others. "
-        f"Matches, inliers and keypoints are means; {COSTS}{PAPER if result.has_paper else ''}"
+        f"Right are matches within so many pixels of their true epipolar lines in both images, where some lie by "
+        f"chance. Matches, inliers and keypoints are means; {COSTS}{PAPER if result.has_paper else ''}"
     )
 
 
@@ -406,6 +459,7 @@ pose_benchmark = partial(
         *MODEL_COLUMNS,
         *(_area(f"{degrees:g}") for degrees in AUC_DEGREES),
         number("matches", "num_matches"),
+        *(number(f"right, {pixels:g} px", "num_right", f"{pixels:g}") for pixels in RIGHT_PIXELS),
         number("inliers", "num_inliers"),
         number("keypoints", "num_keypoints"),
         failed_fraction(),

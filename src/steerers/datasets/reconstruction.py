@@ -313,11 +313,11 @@ def open_scenes(root: StrPath, images: StrPath | None = None, depths: StrPath | 
         yield scene
 
 
-def check_pinholes(scene: Scene) -> None:
-    """Refuse a scene for depth maps if a camera has lens distortion."""
+def check_pinholes(scene: Scene, what: str = "depth maps") -> None:
+    """Refuse a scene if a camera has lens distortion; ``what`` cannot be had then."""
     if distorted := int(scene.reconstruction.distorted.sum()):
         raise ValueError(
-            f"{scene.depths or scene.name}: depth maps need pinhole cameras, but {distorted} of the model have lens "
+            f"{scene.depths or scene.home}: {what} need pinhole cameras, but {distorted} of the model have lens "
             "distortion; use the folder that COLMAP's image_undistorter (pycolmap.undistort_images) wrote"
         )
 
