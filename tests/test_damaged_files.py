@@ -47,6 +47,7 @@ from steerers.datasets.scene_info import read_detections, read_scene_info
 from steerers.features import Features, Matches, load_features, load_matches
 from steerers.images.load import ImageError, load_image
 from steerers.maps.index import MapIndex
+from steerers.matching.consensus import Consensus
 from steerers.training.config import load_config
 from steerers.training.run_folder import read_config, read_log, read_spectrum
 
@@ -245,6 +246,10 @@ def fixed_steerer() -> bytes:
     return written(STEERERS["blocks"].save, "a.safetensors")()
 
 
+def consensus() -> bytes:
+    return written(lambda path: Consensus().save(path, {"model": "compact-3"}), "a.safetensors")()
+
+
 def tracks() -> bytes:
     return written(Reconstruction._of(model_of(CAMERAS[:2])).save, "tracks.npz")()
 
@@ -396,6 +401,7 @@ KINDS = {
     },
     "mask": Kind(**whole("mask.png", picture(".png")), read=read_mask),
     "steerer": Kind(**whole("a.safetensors", fixed_steerer), read=Steerer.load, error=WeightsError),
+    "consensus": Kind(**whole("a.safetensors", consensus), read=Consensus.load, error=WeightsError),
     "steerer, metadata": Kind(steerer_parts, write_steerer, read_steerers, WeightsError),
     "weights .pth": Kind(**whole("a.pth", torch_file(WEIGHTS)), read=load_state, error=WeightsError),
     "weights .pth, legacy": Kind(

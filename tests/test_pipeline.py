@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -18,8 +19,9 @@ from helpers import EXAMPLES
 from matching import reference
 from matching.reference import planted
 from steerers.features import Features, Keypoints
-from steerers.geometry import rotate_image, transform_points
+from steerers.geometry import epipolar_errors, fundamental_matrix, rotate_image, transform_points
 from steerers.images.load import Image, ImageSource, load_image, to_uint8
+from steerers.matching.consensus import CANDIDATE, LIKELY, Consensus
 from steerers.matching.strategies import NAMES, DualSoftmax
 from steerers.models.zoo import Model
 
@@ -143,6 +145,92 @@ def test_every_match_has_its_angle_with_max_similarity() -> None:
     assert m.angles is not None
     assert m.angles.shape == (len(m),)
     assert np.mean(abs(m.angles + 90.0) < 5.0) > 0.9
+
+
+# Consensus ------------------------------------------------------------------------------------------------------------
+
+
+def test_matches_of_the_default_model_agree_with_those_around_them() -> None:
+    """Of candidates by descriptions alone nearly all right ones stay, and most others go."""
+    matcher = steerers.load(num_keypoints=1024, max_size=640)
+    plain = steerers.load(num_keypoints=1024, max_size=640, consensus=False, threshold=CANDIDATE)
+    features = matcher.extract([HOUSE[0], rotated(HOUSE[1], 1)])
+    agreeing, all_found = matcher.match(*features), plain.match(*features)
+    K = np.loadtxt(EXAMPLES / "maupertuis_K.txt")
+    R, t = np.split(np.loadtxt(EXAMPLES / "maupertuis_pose.txt"), [3], axis=1)
+    F = fundamental_matrix(K, K, R, t[:, 0])
+    width = PIL.Image.open(HOUSE[1]).width
+
+    def errors(m: steerers.Matches) -> np.ndarray:
+        upright = np.column_stack([width - 1 - m.keypoints1[:, 1], m.keypoints1[:, 0]])  # as before the quarter turn
+        return epipolar_errors(m.keypoints0, upright, F)
+
+    kept, among = errors(agreeing), errors(all_found)
+    assert (kept < 4).sum() > 0.95 * (among < 4).sum()
+    assert (kept > 8).sum() < 0.5 * (among > 8).sum()
+    assert (agreeing.scores > LIKELY).all()
+    assert agreeing.angle == pytest.approx(90, abs=4)
+
+
+def test_the_threshold_is_that_of_the_consensus() -> None:
+    matcher = steerers.load(num_keypoints=500, max_size=480)
+    features = matcher.extract(list(HOUSE))
+    for threshold in (0.0, 0.5, 0.9):
+        chosen = steerers.load(num_keypoints=500, max_size=480, threshold=threshold).match(*features)
+        expected = matcher.consensus.above(threshold)  # type: ignore[union-attr]
+        assert chosen.scores.min() > threshold
+        again = replace(matcher, consensus=expected).match(*features)
+        np.testing.assert_array_equal(chosen.indices, again.indices)
+    with pytest.raises(ValueError, match=r"threshold must be in \[0, 1\), got 1.5"):
+        steerers.load(threshold=1.5)
+
+
+def test_a_strategy_of_ones_choice_is_what_it_says() -> None:
+    assert steerers.load(strategy="max-similarity").consensus is None
+    assert steerers.load("upright-sift-so2").consensus is None
+    assert steerers.load(strategy="max-matches", consensus=True).consensus is not None
+    assert steerers.load(detector="upright-sift").consensus is not None
+    assert steerers.load(steerer=steerers.Steerer.spread(256)).consensus is None
+
+
+@pytest.mark.parametrize("orientation", [3, 5, 6])
+def test_the_consensus_sees_images_as_the_model_does(tmp_path: Path, orientation: int) -> None:
+    """Of stored images that are rotated or mirrored, EXIF applied: the matches of the upright ones."""
+    upright = [PIL.Image.open(path).convert("RGB").resize((512, 384)) for path in HOUSE]
+    undo = {3: PIL.Image.Transpose.ROTATE_180, 5: PIL.Image.Transpose.TRANSPOSE, 6: PIL.Image.Transpose.ROTATE_90}
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    upright[1].transpose(undo[orientation]).save(tmp_path / "b.png", exif=exif)
+    matcher = steerers.load(num_keypoints=600, exif="apply")
+    expected = matcher(upright[0], upright[1])
+    m = matcher(upright[0], tmp_path / "b.png")
+    assert len(expected) > 50
+    np.testing.assert_array_equal(m.indices, expected.indices)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("upright-sift-so2", {"consensus": True}, "model 'upright-sift-so2' has no consensus; steerers fit-consensus"),
+        ("compact", {"consensus": True, "strategy": "dual-softmax"}, "'dual-softmax' tells no rotation of every match"),
+        ("compact", {"consensus": True, "strategy": "tta"}, "'tta' tells no rotation of every match"),
+        ("sift", {"consensus": True}, "'dual-softmax' tells no rotation of every match, which consensus needs"),
+        ("compact", {"consensus": "none.safetensors"}, "none.safetensors"),
+    ],
+)
+def test_a_consensus_that_is_not_to_be_had(model: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        steerers.load(model, **options)
+
+
+def test_a_consensus_of_ones_own(tmp_path: Path) -> None:
+    network = Consensus().requires_grad_(False)
+    network.save(tmp_path / "mine.safetensors", {"model": "upright-sift"})
+    loaded = steerers.load("upright-sift-so2", consensus=tmp_path / "mine.safetensors")
+    assert loaded.consensus is not None
+    assert loaded.strategy.options.threshold == CANDIDATE  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="a consensus for model 'upright-sift', not for 'compact-3'"):
+        steerers.load(consensus=tmp_path / "mine.safetensors")
 
 
 @pytest.mark.parametrize(("first", "second"), [("sift", "compact"), ("compact-1", "compact"), ("compact", "compact-1")])

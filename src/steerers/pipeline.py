@@ -17,16 +17,18 @@ from torch import Tensor
 from steerers._choices import DEFAULT_MODEL, MAX_SIZE, NUM_KEYPOINTS, TTA, Exif, Resize
 from steerers._devices import parse_device
 from steerers._files import StrPath
-from steerers._parallel import alone, idle_cores, spread
+from steerers._parallel import alone, idle_cores, spread, spread_on
 from steerers.features import Features, Matches
 from steerers.geometry import orientation_change, rotate_image, rotate_squashed, transform_points, wrap_degrees
 from steerers.images.load import Image, ImageSource, check_resize, load_image
 from steerers.images.read_ahead import put_together, read_images
 from steerers.matching.assignment import Assignment, number_of_most_matches
+from steerers.matching.consensus import CANDIDATE, Consensus
 from steerers.matching.strategies import (
     NEEDS_IMAGES,
     STRATEGIES,
     DualSoftmax,
+    OverRotations,
     PrototypeProcrustes,
     SoftmaxStrategy,
     Strategy,
@@ -58,6 +60,8 @@ class Pipeline:
         tta: test-time augmentation: how many rotations of the first image are described, of which the one with the most
             matches is kept. It needs no steerer, but one run of the network for each: what steerers replace.
         resize: see :func:`~steerers.images.load.load_image`; with ``"squash"`` angles are those of squashed images.
+        consensus: chooses among what the strategy finds by what neighbours agree in, see
+            :mod:`steerers.matching.consensus`; the strategy then finds candidates. ``None`` takes all it finds.
         refinement: how the places of matches are refined when images are matched, see :meth:`Matches.refine`; ``None``
             leaves them as they were detected. Features that are matched without their images stay as they are.
     """
@@ -71,6 +75,7 @@ class Pipeline:
     tta: int | None = None
     resize: Resize = "fit"
     refinement: RefineOptions | None = None
+    consensus: Consensus | None = None
 
     def __post_init__(self) -> None:
         check_resize(self.resize, self.max_size)
@@ -81,6 +86,8 @@ class Pipeline:
         self.model.extractor.to(self.device).eval()
         if self.model.steerer is not None:
             self.model.steerer.to(self.device)
+        if self.consensus is not None:
+            self.consensus.to(self.device)
 
     def __repr__(self) -> str:
         size = "any size" if self.max_size is None else f"at most {self.max_size} pixels a side"
@@ -286,7 +293,17 @@ class Pipeline:
     def _assign(self, pairs: Sequence[tuple[Features, Features]], angle: float = 0.0) -> list[Assignment]:
         """What the strategy finds in pairs of features, of which the first are of images rotated by ``angle``."""
         firsts, seconds = ([pair[side].descriptions for pair in pairs] for side in (0, 1))
-        return self.strategy.match_batch(firsts, seconds)
+        found = self.strategy.match_batch(firsts, seconds)
+        if self.consensus is None:
+            return found
+        return spread_on(self.device, self._agreed, zip(found, pairs, strict=True))
+
+    def _agreed(self, found: tuple[Assignment, tuple[Features, Features]]) -> Assignment:
+        """Of candidates of a pair those that agree, in the frame in which the strategy tells rotations."""
+        assert self.consensus is not None
+        candidates, pair = found
+        shown = [features.keypoints @ features.orientation.to(features.keypoints).mT for features in pair]
+        return self.consensus.choose(candidates, *shown)
 
     def _to_matches(self, found: Assignment, features0: Features, features1: Features) -> Matches:
         """What a strategy found of the features of two images, in stored pixels and degrees."""
@@ -325,6 +342,7 @@ def load(
     resize: Resize = "fit",
     tile: int | None = None,
     refine: bool | RefineOptions = False,
+    consensus: bool | StrPath | None = None,
     **options: object,
 ) -> Pipeline:
     """A matcher by the name of its model.
@@ -358,6 +376,9 @@ def load(
             keypoints are kept: as in one pass, with the memory of a tile; see :mod:`steerers.models.tiles`.
         refine: move the keypoints of image 1 to where those of image 0 are seen, to a small fraction of a pixel; see
             :meth:`Matches.refine <steerers.Matches.refine>`.
+        consensus: keep matches that agree with those around them, by a small network that was fitted to the model
+            (:mod:`steerers.matching.consensus`), or the file of one that ``steerers fit-consensus`` wrote; by default
+            where there is one, unless you choose a strategy.
         options: of the strategy: ``inverse_temperature``, ``threshold``, ``subset_size``, ``seed``, ``prototype``,
             ``ratio``; the first two by default as they suit the model.
     """
@@ -373,6 +394,11 @@ def load(
     model = zoo.configure(model, precision, sampling, fast=fast, device=checked)
     if tile is not None:
         model = replace(model, extractor=tiled(model.extractor, tile))
+    network = choose_consensus(model, name, strategy, consensus)
+    if network is not None and "threshold" in options:
+        network = network.above(options["threshold"])  # type: ignore[arg-type]
+    if network is not None:
+        options["threshold"] = CANDIDATE
     made, tta = choose_strategy(model, strategy, order, angles, options)
     logger.debug(
         "model %s on %s in %s, %d threads; strategy %s, order %s, %s",
@@ -385,7 +411,29 @@ def load(
         ", ".join(f"{option} {value}" for option, value in options.items()) or "no options",
     )
     refinement = refine if isinstance(refine, RefineOptions) else RefineOptions() if refine else None
-    return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta, resize, refinement)
+    return Pipeline(model, made, num_keypoints, max_size, exif, checked, tta, resize, refinement, network)
+
+
+def choose_consensus(
+    model: Model, name: StrPath, strategy: str | None, wanted: bool | StrPath | None
+) -> Consensus | None:
+    """What chooses among the candidates of a model, as :func:`load` is asked for.
+
+    Raises:
+        ValueError: if it is wanted, and there is none or the strategy tells no rotation of every match.
+    """
+    if wanted is None:
+        return model.consensus if strategy is None else None
+    if isinstance(wanted, bool | int) and not wanted:
+        return None
+    chosen = strategy or model.strategy
+    if chosen == TTA or not issubclass(STRATEGIES[chosen], OverRotations):
+        raise ValueError(f"strategy {chosen!r} tells no rotation of every match, which consensus needs")
+    if not isinstance(wanted, bool | int):
+        return Consensus.load(wanted, zoo.find(name).fitted_to)
+    if model.consensus is None:
+        raise ValueError(f"model {model.name!r} has no consensus; steerers fit-consensus fits one")
+    return model.consensus
 
 
 def choose_strategy(

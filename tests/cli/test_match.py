@@ -445,6 +445,8 @@ def test_nothing_in_common(matched: Matched) -> None:
 
 def test_what_is_said_of_nothing_in_common(run: Run) -> None:
     ran = run(EXAMPLES / "coffee.jpg", EXAMPLES / "hubble.jpg")
+    assert ran.out.startswith("probably not the same thing (probability 0.00): no matches (compact-3, max-similarity, ")
+    ran = run(EXAMPLES / "coffee.jpg", EXAMPLES / "hubble.jpg", "--no-consensus")
     assert ran.code == 0
     said = (
         r"probably not the same thing \(probability 0\.[0-4]\d\): \d+ matches, of which \d agree, as some do by chance"

@@ -29,6 +29,7 @@ _OPTIONS: dict[str, type[int] | type[float]] = {
     "subset_size": int,
     "seed": int,
     "refine": int,
+    "consensus": int,
 }
 
 
@@ -158,7 +159,7 @@ def share_extractors(runs: Sequence[Run]) -> list[Run]:
 
 def describe_matching(pipeline: Pipeline) -> dict[str, Any]:
     """Name and options of how a pipeline matches, see :func:`describe_strategy`, and how it refines places, if so."""
-    told = {**describe_strategy(pipeline.strategy, pipeline.tta), "name": pipeline.strategy_name}
+    told = {**describe_strategy(pipeline.strategy, pipeline.tta, pipeline.consensus), "name": pipeline.strategy_name}
     return told if pipeline.refinement is None else {**told, "refinement": asdict(pipeline.refinement)}
 
 

@@ -34,6 +34,7 @@ COMMANDS = {
     "status": "say how far a collection is",
     "models": "list the models",
     "fit": "fit a steerer to a frozen descriptor",
+    "fit-consensus": "learn which matches agree with those around them",
     "train": "train a descriptor, a steerer or a detector",
     "spectrum": "draw the eigenvalues of a steerer, or how training moved them",
     "figure": "draw the figures of the paper from pictures of your own",

@@ -138,6 +138,7 @@ COMMAND = Command(
         *options.MODEL,
         options.STEERER,
         *options.STRATEGY,
+        options.CONSENSUS,
         options.num_keypoints(4096),
         options.MAX_SIDE,
         *options.COMPUTING,

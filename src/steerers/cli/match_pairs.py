@@ -40,6 +40,7 @@ COMMAND = Command(
         options.WEIGHTS,
         options.STEERER,
         *options.STRATEGY,
+        options.CONSENSUS,
         options.DEVICE,
         Option("--batch", "pairs that are matched at once (default: 32 on a GPU, else 2 a thread)", positive, "N"),
         options.SHARE,

@@ -193,7 +193,12 @@ IMAGES = (
 )
 COMPUTING = (DEVICE, precision())
 REFINE = flag("--refine", "register the two patches of every match: places to a small fraction of a pixel")
-MATCHER: Options = (*MODEL, STEERER, *STRATEGY, *IMAGES, REFINE, *COMPUTING)
+CONSENSUS = (
+    Option("--consensus", "that `steerers fit-consensus` wrote (default: the model's)", Path, "FILE"),
+    flag("--no-consensus", "keep matches whether they agree with those around them or not"),
+)
+"""They exclude each other."""
+MATCHER: Options = (*MODEL, STEERER, *STRATEGY, CONSENSUS, *IMAGES, REFINE, *COMPUTING)
 """What :func:`steerers.load` takes."""
 
 
@@ -201,10 +206,12 @@ def matcher_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments for :func:`steerers.load`, of those of :data:`MATCHER` that a command has."""
     same = (
         "detector", "steerer", "strategy", "order", "angles", "num_keypoints", "max_size", "resize", "exif", "device",
-        "precision", "tile", "refine",
+        "precision", "tile", "refine", "consensus",
     )  # fmt: skip
     options = {name: getattr(arguments, name) for name in same if hasattr(arguments, name)}
     options["weights"] = arguments.weights or ()
+    if getattr(arguments, "no_consensus", False):
+        options["consensus"] = False
     threshold = getattr(arguments, "threshold", None)
     return options if threshold is None else {**options, "threshold": threshold}
 

@@ -14,7 +14,7 @@ from steerers.cli.options import Command
 from steerers.cli.pairs import CHOICE, choice_of
 
 MAPPERS = get_args(Mapper)
-MATCHING: tuple[str, ...] = ("steerer", "strategy", "order", "angles", "threshold")
+MATCHING: tuple[str, ...] = ("steerer", "strategy", "order", "angles", "threshold", "consensus")
 """Options of :func:`steerers.load` that are about matching alone."""
 
 
@@ -68,6 +68,7 @@ MATCHED_COLLECTION = (
     *options.MODEL,
     options.STEERER,
     *options.STRATEGY,
+    options.CONSENSUS,
     *options.IMAGES,
     *options.COMPUTING,
     flag("--float32", "keep descriptions as float32, in twice the room (default: float16)"),

@@ -61,7 +61,7 @@ def load_matcher(collection: Collection, weights: Sequence[StrPath] = (), **opti
     pipeline = collection.load_pipeline(weights, **options)
     if pipeline.tta is not None:
         raise ValueError("tta describes rotated copies of every image, and a collection has one: use another strategy")
-    collection.set_matching(describe_strategy(pipeline.strategy))
+    collection.set_matching(describe_strategy(pipeline.strategy, consensus=pipeline.consensus))
     return pipeline
 
 

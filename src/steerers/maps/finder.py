@@ -137,8 +137,9 @@ class Finder:
         self.thorough = replace(pipeline, num_keypoints=self.options.num_keypoints, max_size=None, tta=None)
         self.quick = replace(self.thorough, num_keypoints=index.extraction.num_keypoints)
         if isinstance(pipeline.strategy, SoftmaxStrategy):
-            more = replace(pipeline.strategy.options, threshold=min(QUICK, pipeline.strategy.options.threshold))
-            self.quick = replace(self.quick, strategy=replace(pipeline.strategy, options=more))
+            least = QUICK if pipeline.consensus else min(QUICK, pipeline.strategy.options.threshold)
+            more = replace(pipeline.strategy.options, threshold=least)
+            self.quick = replace(self.quick, strategy=replace(pipeline.strategy, options=more), consensus=None)
         self.place = raster.georeference or index.place
         steerer = pipeline.model.steerer
         self._irreps = None if steerer is None else Irreps.of(steerer)

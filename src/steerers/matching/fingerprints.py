@@ -33,8 +33,9 @@ def fingerprint(module: nn.Module) -> str:
 _COMPUTING = ("tile", "kernels", "precision", "graphs", "refine")  # options that change no match
 
 
-def describe_strategy(strategy: Strategy, tta: int | None = None) -> dict[str, Any]:
-    """Name and options of a strategy, or of test-time augmentation with it; steerers and tensors by their hash.
+def describe_strategy(strategy: Strategy, tta: int | None = None, consensus: nn.Module | None = None) -> dict[str, Any]:
+    """Name and options of a strategy, or of test-time augmentation with it; steerers and tensors by their hash, and so
+    what chooses among its matches, if anything does.
 
     How it is computed is left out: that does not change what is matched, or, as the precision of kernels, by a match
     in thousands.
@@ -45,7 +46,8 @@ def describe_strategy(strategy: Strategy, tta: int | None = None) -> dict[str, A
     if tta is not None:
         told["order"] = tta
     options = {name: _plain(value) for name, value in told.items() if name not in _COMPUTING}
-    return {"name": strategy.name if tta is None else TTA, **options}
+    chooses = {} if consensus is None else {"consensus": fingerprint(consensus)}
+    return {"name": strategy.name if tta is None else TTA, **options, **chooses}
 
 
 def _plain(value: object) -> Any:

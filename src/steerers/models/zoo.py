@@ -21,6 +21,7 @@ from steerers import _choices
 from steerers._files import StrPath
 from steerers._weights import WeightsError
 from steerers.features import Keypoints
+from steerers.matching.consensus import Consensus
 from steerers.models import downloads, parts
 from steerers.models.base import Combined, Descriptor, Detector, Extractor, LogitDetector
 from steerers.models.classical import Orb, Sift, UprightSift, c4_permutation
@@ -43,6 +44,8 @@ PRECISIONS: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _ch
 SHIPPED = Path(__file__).parent / "data" / "steerers"
 COMPACT, COMPACT_1 = (Path(__file__).parent / "data" / f"compact-{name}.safetensors" for name in ("3", "1"))
 COMPACT_SCALES = (1.0, 0.5)
+FITTED = ("mirror", "consensus")
+"""What lies beside the weights of an embedded model, in files of its own."""
 
 _C4, _SO2 = Group(4), Group(None)
 _OFFICIAL_SPREAD = "40x0 + 18x-1 + 18x-2 + 18x-3 + 18x-4 + 18x-5 + 18x-6"  # the other way than Steerer.spread
@@ -72,6 +75,8 @@ class Model:
     """Of ``prototype-procrustes``, (D,), where one was trained."""
     mirror: Steerer | None = None
     """What a reflection of the image does to descriptions, by half a turn of a steerer of C2, where it is known."""
+    consensus: Consensus | None = None
+    """What matches agree in with those around them, where it was learnt."""
 
     def __post_init__(self) -> None:
         if self.steerer is not None and self.steerer.dim != self.extractor.dim:
@@ -119,6 +124,8 @@ class Entry:
     """The file of a prototype that was trained for it."""
     mirror: Path | None = None
     """The file of what a reflection does to descriptions, which ``steerers fit --group mirror`` wrote."""
+    consensus: Path | None = None
+    """The file that ``steerers fit-consensus`` wrote."""
 
     @property
     def fitted_to(self) -> str:
@@ -149,7 +156,8 @@ class Entry:
         prototype = None if self.prototype is None else parts.trained_prototype(self.prototype)
         suits = (strategy, self.order, self.inverse_temperature, self.threshold)
         mirror = None if self.mirror is None else parts.shipped(self.mirror, self.fitted_to).build(weights)
-        return Model(self.name, extractor, steerer, *suits, prototype, mirror)
+        consensus = None if self.consensus is None else Consensus.load(self.consensus, self.fitted_to)
+        return Model(self.name, extractor, steerer, *suits, prototype, mirror, consensus)
 
 
 def suitable_strategy(group: Group | None) -> str:
@@ -195,8 +203,12 @@ def _compact() -> Iterator[Entry]:
     ):
         network = parts.compact(file, scales)  # the threshold was chosen on held-out photographs, see docs/models.md
         entry = Entry(name, summary, 256, _SO2, "MIT", network, parts.shipped(file, name), order=16, threshold=0.05)
-        mirror = file.with_name(f"{file.stem}-mirror.safetensors")
-        yield replace(entry, base=base, mirror=mirror if mirror.is_file() else None)
+        mirror, consensus = (_if_there(file.with_name(f"{file.stem}-{what}.safetensors")) for what in FITTED)
+        yield replace(entry, base=base, mirror=mirror, consensus=consensus)
+
+
+def _if_there(path: Path) -> Path | None:
+    return path if path.is_file() else None
 
 
 def _classical() -> Iterator[Entry]:
@@ -466,7 +478,15 @@ def is_path(name: StrPath) -> bool:
 def with_steerer(entry: Entry, steerer: Steerer | Path) -> Entry:
     """The entry with a steerer, or that of a file if it fits this model, and the strategy that suits it."""
     own = steerer if isinstance(steerer, Steerer) else parts.shipped(steerer, entry.fitted_to).build({})
-    return replace(entry, group=own.group, steerer=Part(lambda _: own), strategy=None, order="default", prototype=None)
+    return replace(
+        entry,
+        group=own.group,
+        steerer=Part(lambda _: own),
+        strategy=None,
+        order="default",
+        prototype=None,
+        consensus=None,
+    )
 
 
 def with_detector(entry: Entry, name: StrPath) -> Entry:
@@ -546,7 +566,7 @@ def _trained_descriptor(recipe: parts.Recipe) -> Entry:
         raise ValueError(f"{recipe.path}: it was trained for the descriptor in {file or 'no file'}, which is not there")
     steerer = None if recipe.group is None else Part(lambda _: Steerer.load(recipe.path).requires_grad_(False))
     suits = like if recipe.group == like.group else replace(like, strategy=None, order="default")
-    suits = replace(suits, licence="your own", mirror=None)
+    suits = replace(suits, licence="your own", mirror=None, consensus=None)
     return replace(suits, dim=recipe.dim, group=recipe.group, descriptor=part, steerer=steerer)
 
 

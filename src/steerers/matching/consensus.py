@@ -1,0 +1,224 @@
+"""Which matches agree with those around them: a small network that no rotation of either image changes.
+
+A steerer says of every match, on its own, by how much the image is rotated there. The way from a true match to a true
+one nearby rotates by as much, and its length changes as that to others does; a wrong match agrees with its neighbours
+by chance alone. So the candidates of a pair are points in both images at once: each hears from those that are nearest
+to it in both, and says how likely it is to be right.
+
+What is heard are lengths in units of how far all candidates spread, and angles between rotations and directions, so
+that neither image need be upright or of any scale. How much each disagreement weighs is learnt
+(:mod:`steerers.training.fit_consensus`), and differs little from scene to scene.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from steerers._files import StrPath
+from steerers._weights import WeightsError, load, load_into, save
+from steerers.geometry import circular_mode
+from steerers.matching.assignment import Assignment
+
+NEIGHBOURS = 16
+CHANNELS, ROUNDS = 32, 4
+CANDIDATE = 0.003
+"""Least match probability of a candidate, by descriptions alone."""
+LIKELY = 0.1
+"""Least probability of a match among its neighbours, unless said otherwise; chosen on held-out scenes."""
+LEAST = 3
+"""Fewer candidates are left as they are: there is no neighbourhood to speak of."""
+PER_MATCH, PER_NEIGHBOUR = 2, 10
+"""Numbers that say what a match is by itself, and beside another."""
+CLOSE = 0.005
+"""Distance, in units of the spread of all candidates, below which places are as good as the same."""
+CHUNK = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """What may be matches of a pair of images, and where.
+
+    Attributes:
+        points0: (M, 2) pixels of image 0, x right and y down, in whatever frame rotations are told in; ``points1``.
+        scores: (M,) match probabilities by descriptions alone.
+        angles: (M,) radians, the rotation of each; ``angle`` that of the pair.
+    """
+
+    points0: Tensor
+    points1: Tensor
+    scores: Tensor
+    angles: Tensor
+    angle: float
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __getitem__(self, index: Tensor) -> Candidates:
+        """Some of them; the rotation of the pair is theirs."""
+        scores, angles = self.scores[index], self.angles[index]
+        angle = circular_mode(angles, scores) if len(scores) else self.angle
+        return Candidates(self.points0[index], self.points1[index], scores, angles, angle)
+
+
+class Consensus(nn.Module):
+    """Probabilities of candidates among their neighbours.
+
+    Args:
+        channels: of what is known of a match; ``rounds`` in which neighbours are heard.
+        threshold: least probability of a match that is kept.
+    """
+
+    def __init__(self, channels: int = CHANNELS, rounds: int = ROUNDS, threshold: float = LIKELY) -> None:
+        super().__init__()
+        self.channels, self.threshold = channels, threshold
+        self.embed = nn.Sequential(nn.Linear(PER_MATCH, channels), nn.ReLU(), nn.Linear(channels, channels))
+        self.rounds = nn.ModuleList(_Round(channels) for _ in range(rounds))
+        self.heads = nn.ModuleList(nn.Linear(channels, 1) for _ in range(rounds))
+
+    def forward(self, candidates: Candidates) -> Tensor:
+        """(rounds, M) logits, of which the last are the answer and the others help to learn it; M of at least 2."""
+        near, beside = neighbourhoods(candidates)
+        known, weights, logits = self.embed(_alone(candidates)), candidates.scores.float(), []
+        for hear, head in zip(self.rounds, self.heads, strict=True):
+            known = hear(known, near, beside, weights)
+            logits.append(head(known)[:, 0])
+            weights = logits[-1].sigmoid()
+        return torch.stack(logits)
+
+    @torch.no_grad()
+    def choose(self, found: Assignment, points0: Tensor, points1: Tensor) -> Assignment:
+        """Of candidates those that are likely, the best first; their scores are then these probabilities.
+
+        Args:
+            found: candidates with their rotations, above :data:`CANDIDATE`.
+            points0: (N, 2) pixels of all keypoints of image 0, in the frame of the rotations; ``points1`` (N', 2).
+        """
+        if found.angles is None or found.angle is None or len(found) < LEAST:
+            return found
+        i, j = found.indices.unbind(dim=1)
+        candidates = Candidates(points0[i], points1[j], found.scores, found.angles, found.angle)
+        probability = self(candidates)[-1].sigmoid()
+        order = probability.argsort(descending=True, stable=True)
+        order = order[probability[order] > self.threshold]
+        if not len(order):
+            return replace(found, indices=found.indices[:0], scores=found.scores[:0], angle=None, angles=None)
+        angles, scores = found.angles[order], probability[order]
+        return replace(
+            found, indices=found.indices[order], scores=scores, angle=circular_mode(angles, scores), angles=angles
+        )
+
+    def above(self, threshold: float) -> Self:
+        """The same with another threshold."""
+        if not 0 <= threshold < 1:
+            raise ValueError(f"threshold must be in [0, 1), got {threshold}")
+        other = copy(self)
+        other.threshold = threshold
+        return other
+
+    # Files ------------------------------------------------------------------------------------------------------------
+
+    def save(self, path: StrPath, metadata: dict[str, str]) -> None:
+        """Write a file that :meth:`load` reads, and what it says of its making."""
+        save(path, self.state_dict(), {"kind": "consensus", **metadata})
+
+    @classmethod
+    def load(cls, path: StrPath, model: str | None = None) -> Self:
+        """What :meth:`save` wrote.
+
+        Args:
+            model: by whose descriptions the candidates are found; refused if it was fitted to another's.
+        """
+        state, metadata = load(path)
+        if metadata.get("kind") != "consensus":
+            raise WeightsError(f"{path}: not a consensus, which steerers fit-consensus writes")
+        if model is not None and metadata.get("model", model) != model:
+            raise WeightsError(f"{path}: a consensus for model {metadata['model']!r}, not for {model!r}")
+        network = cls()
+        load_into(network, state, path, "a consensus")
+        return network.requires_grad_(False).eval()
+
+
+class _Round(nn.Module):
+    """What a match knows after it has heard from its neighbours and, in one voice, from all."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.own = nn.Linear(channels, channels)
+        self.other = nn.Linear(channels, channels, bias=False)
+        self.beside = nn.Linear(PER_NEIGHBOUR, channels)
+        self.say = nn.Linear(channels, 2 * channels)  # what is said, and how much it counts
+        self.conclude = nn.Sequential(
+            nn.Linear(4 * channels, 2 * channels), nn.ReLU(), nn.Linear(2 * channels, channels)
+        )
+        self.norm = nn.LayerNorm(channels)
+
+    def forward(self, known: Tensor, near: Tensor, beside: Tensor, weights: Tensor) -> Tensor:
+        """(M, C) after, of (M, C) ``known`` before, (M, K) neighbours with (M, K, E) numbers, and (M,) weights."""
+        heard = F.relu(self.own(known)[:, None] + self.other(known)[near] + self.beside(beside))  # (M, K, C)
+        said, counts = self.say(heard).chunk(2, dim=-1)
+        everybody = weights @ known / (weights.sum() + 1e-3)  # (C,)
+        told = (known, (said * counts.sigmoid()).mean(dim=1), said.amax(dim=1), everybody.expand_as(known))
+        concluded: Tensor = self.norm(known + self.conclude(torch.cat(told, dim=-1)))
+        return concluded
+
+
+# What is told ---------------------------------------------------------------------------------------------------------
+
+
+def _alone(candidates: Candidates) -> Tensor:
+    """(M, 2): how well descriptions agree, and whether the match rotates as most do."""
+    odds = torch.logit(candidates.scores.float().clamp(1e-5, 1 - 1e-4))
+    return torch.stack([0.3 * odds, (candidates.angles - candidates.angle).cos().float()], dim=-1)
+
+
+def neighbourhoods(candidates: Candidates, count: int = NEIGHBOURS) -> tuple[Tensor, Tensor]:
+    """(M, K) the candidates that are nearest in both images, and (M, K, 10) what each is beside the match.
+
+    The distance of two candidates is the larger of their distances in the two images.
+    """
+    points0, points1 = _in_units(candidates.points0), _in_units(candidates.points1)
+    count = min(count, len(candidates) - 1)
+    near = torch.cat([_nearest(points0, points1, rows, count) for rows in _chunks(len(candidates))])
+    away0, away1 = points0[near] - points0[:, None], points1[near] - points1[:, None]  # (M, K, 2)
+    length0, length1 = away0.norm(dim=-1), away1.norm(dim=-1)
+    angles = candidates.angles.float()
+    rotation = _direction(away1) - _direction(away0)
+    disagreements = (rotation - angles[:, None], rotation - angles[near], angles[near] - angles[:, None])
+    ratio = torch.log((length1 + CLOSE) / (length0 + CLOSE))
+    told = [wave for angle in disagreements for wave in (angle.cos(), angle.sin())]
+    told += [ratio, ratio.abs(), 0.5 * torch.log(torch.maximum(length0, length1) + CLOSE) + 1]
+    told.append((torch.minimum(length0, length1) / CLOSE).clamp(max=4) / 2)  # whether directions mean anything
+    return near, torch.stack(told, dim=-1)
+
+
+def _in_units(points: Tensor) -> Tensor:
+    """(M, 2) places in units of how far they spread, around their middle."""
+    around = (points.double() - points.double().mean(dim=0)).float()
+    return around / around.square().sum(dim=1).mean().sqrt().clamp(min=1e-6)
+
+
+def _chunks(length: int) -> list[slice]:
+    return [slice(start, start + CHUNK) for start in range(0, length, CHUNK)]
+
+
+def _nearest(points0: Tensor, points1: Tensor, rows: slice, count: int) -> Tensor:
+    """(r, K) the nearest of all candidates to some rows of them, but for itself."""
+    exact = "donot_use_mm_for_euclid_dist"  # which would lose what is near
+    apart = torch.maximum(
+        torch.cdist(points0[rows], points0, compute_mode=exact), torch.cdist(points1[rows], points1, compute_mode=exact)
+    )
+    own = torch.arange(len(points0), device=points0.device)[rows]
+    apart[torch.arange(len(own), device=own.device), own] = math.inf
+    return apart.topk(count, dim=1, largest=False).indices
+
+
+def _direction(away: Tensor) -> Tensor:
+    """Radians counter-clockwise from x of (..., 2) vectors whose y goes down."""
+    return torch.atan2(-away[..., 1], away[..., 0])

@@ -1,0 +1,174 @@
+"""The consensus of matches: what is told of neighbours, what changes nothing, what is kept; files."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from helpers import randn, seeds
+from steerers._weights import WeightsError, save
+from steerers.geometry import rotation, wrap_degrees
+from steerers.matching.assignment import Assignment
+from steerers.matching.consensus import CLOSE, LEAST, NEIGHBOURS, Candidates, Consensus, neighbourhoods
+
+angles = st.floats(-math.pi, math.pi)
+
+
+def drawn(seed: int, count: int = 40) -> Candidates:
+    """Places and rotations at random."""
+    generator = torch.Generator().manual_seed(seed)
+    points = 600 * torch.rand(2, count, 2, generator=generator, dtype=torch.float64)
+    turns = 2 * math.pi * torch.rand(count, generator=generator, dtype=torch.float64) - math.pi
+    return Candidates(points[0], points[1], torch.rand(count, generator=generator), turns, 0.3)
+
+
+def network(seed: int, **options: float) -> Consensus:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return Consensus(**options).requires_grad_(False)  # type: ignore[arg-type]
+
+
+def moved(points: Tensor, angle: float, scale: float, shift: Tensor) -> Tensor:
+    """As an image is that is rotated counter-clockwise, scaled and shifted; y goes down."""
+    return scale * points @ rotation(-angle).to(points) + shift.to(points)
+
+
+# What is told ---------------------------------------------------------------------------------------------------------
+
+
+def unit(points: Tensor) -> list[tuple[float, float]]:
+    mean = points.mean(dim=0)
+    spread = math.sqrt(sum(float((p - mean).square().sum()) for p in points) / len(points))
+    return [(float(x) / spread, float(y) / spread) for x, y in points - mean]
+
+
+@given(seed=seeds, count=st.integers(2, 30))
+def test_neighbours_and_what_is_told_of_them_against_loops(seed: int, count: int) -> None:
+    of = drawn(seed, count)
+    first, second = unit(of.points0), unit(of.points1)
+    near, told = neighbourhoods(of, count=5)
+    assert near.shape == (count, min(5, count - 1))
+    for i in range(count):
+        apart = {j: max(math.dist(first[i], first[j]), math.dist(second[i], second[j])) for j in range(count) if j != i}
+        expected = sorted(apart, key=lambda j: apart[j])[: near.shape[1]]
+        assert [apart[j] for j in near[i].tolist()] == pytest.approx([apart[j] for j in expected], abs=1e-5)
+        for j, numbers in zip(near[i].tolist(), told[i].tolist(), strict=True):
+            length0, length1 = math.dist(first[i], first[j]), math.dist(second[i], second[j])
+            way0, way1 = (math.atan2(p[i][1] - p[j][1], p[j][0] - p[i][0]) for p in (first, second))
+            turn, own, other = way1 - way0, float(of.angles[i]), float(of.angles[j])
+            waves = [f(a) for a in (turn - own, turn - other, other - own) for f in (math.cos, math.sin)]
+            ratio = math.log((length1 + CLOSE) / (length0 + CLOSE))
+            close = min(4.0, min(length0, length1) / CLOSE) / 2
+            far = 0.5 * math.log(max(length0, length1) + CLOSE) + 1
+            assert numbers == pytest.approx([*waves, ratio, abs(ratio), far, close], abs=2e-3)
+
+
+@given(seed=seeds, turn0=angles, turn1=angles, scale0=st.floats(0.1, 10), scale1=st.floats(0.1, 10))
+def test_rotating_scaling_and_shifting_the_images_changes_nothing(
+    seed: int, turn0: float, turn1: float, scale0: float, scale1: float
+) -> None:
+    of, consensus, shift = (drawn(seed), network(seed), 1000 * randn(2, 2, seed=seed))
+    change = turn1 - turn0
+    other = Candidates(
+        moved(of.points0, turn0, scale0, shift[0]),
+        moved(of.points1, turn1, scale1, shift[1]),
+        of.scores,
+        of.angles + change,
+        of.angle + change,
+    )
+    torch.testing.assert_close(consensus(of).sigmoid(), consensus(other).sigmoid(), atol=2e-3, rtol=0)
+
+
+@given(seed=seeds)
+def test_candidates_have_no_order(seed: int) -> None:
+    of, consensus = drawn(seed, NEIGHBOURS + 1), network(seed)
+    order = torch.randperm(len(of), generator=torch.Generator().manual_seed(seed))
+    shuffled = Candidates(of.points0[order], of.points1[order], of.scores[order], of.angles[order], of.angle)
+    torch.testing.assert_close(consensus(of)[:, order], consensus(shuffled), atol=1e-4, rtol=1e-4)
+
+
+def test_places_that_are_the_same_are_no_fault() -> None:
+    of = drawn(0)
+    same = replace(of, points0=of.points0[:1].expand(len(of), 2), points1=of.points1[:1].expand(len(of), 2))
+    assert bool(torch.isfinite(network(0)(same)).all())
+
+
+# What is kept ---------------------------------------------------------------------------------------------------------
+
+
+def found(of: Candidates) -> tuple[Assignment, Tensor, Tensor]:
+    """An assignment with these candidates, and the keypoints of both images."""
+    count = len(of)
+    indices = torch.stack([torch.arange(count).flip(0), torch.arange(count)], dim=1)
+    assignment = Assignment(indices, of.scores.float(), of.angle, of.angles)
+    return assignment, of.points0.flip(0), of.points1
+
+
+@given(seed=seeds, threshold=st.floats(0, 0.99))
+def test_those_above_the_threshold_are_kept_the_best_first(seed: int, threshold: float) -> None:
+    of, consensus = drawn(seed), network(seed).above(threshold)
+    assignment, points0, points1 = found(of)
+    kept = consensus.choose(assignment, points0, points1)
+    probability = consensus(of)[-1].sigmoid()
+    expected = [k for k in probability.argsort(descending=True).tolist() if float(probability[k]) > threshold]
+    assert kept.indices[:, 1].tolist() == expected
+    assert kept.indices[:, 0].tolist() == [len(of) - 1 - k for k in expected]
+    torch.testing.assert_close(kept.scores, probability[expected])
+    if expected:
+        assert kept.angles is not None
+        torch.testing.assert_close(kept.angles, of.angles[expected])
+    else:
+        assert (kept.angle, kept.angles) == (None, None)
+
+
+def test_what_has_no_neighbourhood_or_rotation_stays_as_it_is() -> None:
+    consensus = network(0)
+    for count in range(LEAST):
+        assignment, points0, points1 = found(drawn(0, count))
+        assert consensus.choose(assignment, points0, points1) is assignment
+    assignment, points0, points1 = found(drawn(0))
+    without = replace(assignment, angles=None)
+    assert consensus.choose(without, points0, points1) is without
+
+
+def test_the_rotation_is_that_of_those_that_are_kept() -> None:
+    of = drawn(3)
+    turns = torch.full((40,), math.radians(70), dtype=torch.float64)
+    assignment, points0, points1 = found(replace(of, angles=turns, angle=math.radians(70)))
+    kept = network(3).above(0.0).choose(assignment, points0, points1)
+    assert kept.angle is not None
+    assert wrap_degrees(math.degrees(kept.angle)) == pytest.approx(70)
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.0, math.nan])
+def test_wrong_thresholds_are_refused(threshold: float) -> None:
+    with pytest.raises(ValueError, match=r"threshold must be in \[0, 1\), got"):
+        network(0).above(threshold)
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def test_files_keep_it(tmp_path: Path) -> None:
+    consensus, of = network(5), drawn(5)
+    consensus.save(tmp_path / "mine.safetensors", {"model": "compact-3"})
+    again = Consensus.load(tmp_path / "mine.safetensors", "compact-3")
+    assert torch.equal(consensus(of), again(of))
+    with pytest.raises(WeightsError, match=r"mine\.safetensors: a consensus for model 'compact-3', not for 'sift'"):
+        Consensus.load(tmp_path / "mine.safetensors", "sift")
+
+
+def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
+    save(tmp_path / "other.safetensors", {"weight": torch.zeros(3)}, {"kind": "steerer"})
+    with pytest.raises(WeightsError, match=r"other\.safetensors: not a consensus, which steerers fit-consensus writes"):
+        Consensus.load(tmp_path / "other.safetensors")
+    save(tmp_path / "less.safetensors", {"weight": torch.zeros(3)}, {"kind": "consensus"})
+    with pytest.raises(WeightsError, match=r"less\.safetensors: not the weights of a consensus"):
+        Consensus.load(tmp_path / "less.safetensors")
