@@ -89,7 +89,7 @@ def test_a_pair_through_hloc() -> None:
         data[f"image{which}"] = torch.empty(1, 1, *image.shape[1:])  # which hloc gives for its size
     matcher = dynamic_load("hloc.matchers", matches["model"]["name"])(matches["model"]).eval()
     predicted = matcher(data)
-    expected = steerers.load(num_keypoints=150, max_size=None, threshold=0.1)(*images)
+    expected = steerers.load(num_keypoints=150, max_size=None, threshold=0.1, consensus=False)(*images)
     matches0 = predicted["matches0"][0].short().numpy()
     pairs = np.stack([np.flatnonzero(matches0 >= 0), matches0[matches0 >= 0]], axis=1)
     assert len(pairs) > 100

@@ -63,7 +63,7 @@ def test_a_pair_as_the_pipeline_matches_it(images: list[Tensor], extractor: Extr
     features = [extractor.extract(image) for image in images]
     found = Matcher()({"image0": features[0], "image1": features[1]})
     check_layout(found, (1, COUNT), (1, COUNT))
-    expected = steerers.load(num_keypoints=COUNT)(*images)
+    expected = steerers.load(num_keypoints=COUNT, consensus=False)(*images)
     np.testing.assert_array_equal(found["matches"][0].numpy(), expected.indices)
     np.testing.assert_array_equal(found["scores"][0].numpy(), expected.scores)
     np.testing.assert_allclose(found["angles"][0].numpy(), expected.angles, atol=1e-4)

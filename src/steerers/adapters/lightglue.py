@@ -30,7 +30,7 @@ class Matcher(nn.Module):
     """Matches descriptions, whoever made them, as LightGlue does.
 
     It moves with :meth:`~torch.nn.Module.to` and expects descriptions on the device where it is. No network is loaded:
-    what is needed is the steerer for the descriptions.
+    what is needed is the steerer for the descriptions. It matches as :func:`steerers.load` does without consensus.
 
     Args:
         name: the model that made the descriptions, see ``steerers models``: ``"disk-so2"`` for those of DISK.

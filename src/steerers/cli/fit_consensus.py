@@ -73,7 +73,7 @@ COMMAND = Command(
         Option("-o --out", "the network, .safetensors", Path, "FILE", required=True),
         Option("--num-pairs", "of each reconstruction at most (default: %(default)s)", positive, "N", 160),
         Option("--num-views", "photographs of which two views are made (default: %(default)s)", positive, "N", 700),
-        Option("--steps", "of gradient descent (default: %(default)s)", positive, "N", 6000),
+        Option("--steps", "of gradient descent (default: %(default)s)", positive, "N", 5000),
         Option("--seed", "the same seed gives the same network, but for rounding", int, "N", 0),
         options.DEVICE,
     ),

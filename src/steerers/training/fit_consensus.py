@@ -38,7 +38,7 @@ Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
 SCENES, VIEWS, UNRELATED = "scenes", "views", "unrelated"
 PORTIONS = {SCENES: 0.7, VIEWS: 0.25, UNRELATED: 0.05}
 """Of the examples of a step, as far as there are such pairs."""
-RIGHT, WRONG = 3.0, 8.0
+RIGHT, WRONG = 2.0, 4.0
 """Pixels of the image as it was matched: at most so far off is right, farther than that wrong, and between is not told.
 """
 SHARED = 8
@@ -66,7 +66,7 @@ class ConsensusOptions:
     pairs: int = 160
     views: int = 700
     held_out: float = 0.1
-    steps: int = 6000
+    steps: int = 5000
     batch: int = 4
     learning_rate: float = 3e-3
     average: int = 100
