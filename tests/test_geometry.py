@@ -28,6 +28,7 @@ from steerers.geometry import (
     jacobians,
     nearest_points,
     quarter_turns,
+    relative_pose,
     resized_points,
     rotate_image,
     rotate_squashed,
@@ -36,6 +37,7 @@ from steerers.geometry import (
     rotation_angles,
     rotation_of,
     scale_at,
+    scaled_intrinsics,
     scaling,
     to_normalised,
     to_pixels,
@@ -857,6 +859,22 @@ def test_what_has_no_epipolar_line_has_no_error() -> None:
     points = np.array([[3.0, 4.0], [5.0, 6.0]])
     assert epipolar_errors(points, points, np.zeros((3, 3))).tolist() == [math.inf, math.inf]
     assert epipolar_errors(points[:0], points[:0], np.eye(3)).shape == (0,)
+
+
+def test_scaled_intrinsics_move_edges_to_edges() -> None:
+    K = np.array([[120.0, 0, 79.5], [0, 130.0, 59.5], [0, 0, 1]])
+    rays = np.column_stack([np.random.default_rng(3).uniform(-0.5, 0.5, (12, 2)), np.ones(12)])
+    stored, small = ((rays @ of.T)[:, :2] for of in (K, scaled_intrinsics(K, (160, 120), (80, 40))))
+    np.testing.assert_allclose(small, (stored + 0.5) * [1 / 2, 1 / 3] - 0.5)
+
+
+@given(seed=seeds)
+def test_relative_poses_take_points_from_one_camera_to_the_other(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    R0, R1 = (np.linalg.qr(rng.normal(size=(3, 3)))[0] for _ in range(2))
+    t0, t1, X = rng.normal(size=3), rng.normal(size=3), rng.normal(size=(9, 3))
+    R, t = relative_pose(R0, t0, R1, t1)
+    np.testing.assert_allclose((X @ R0.T + t0) @ R.T + t, X @ R1.T + t1, atol=1e-9)
 
 
 @given(seed=seeds, spin=st.floats(-1, 1))

@@ -628,6 +628,20 @@ def estimate_pose(
     return Pose(np.asarray(pose.R, np.float64), translation / norm, inliers)
 
 
+def scaled_intrinsics(K: NDArray[Any], size: Size, new_size: Size) -> NDArray[np.float64]:
+    """(3, 3) intrinsics of an image of ``size`` after it is resized to ``new_size``, both (width, height)."""
+    scaled: NDArray[np.float64] = scaling(size, new_size).numpy() @ K
+    return scaled
+
+
+def relative_pose(
+    R0: NDArray[Any], t0: NDArray[Any], R1: NDArray[Any], t1: NDArray[Any]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """R and t of ``X1 = R X0 + t`` for two cameras in one world, each of pose ``X = R X_world + t``."""
+    R = R1 @ R0.T
+    return R, t1 - R @ t0
+
+
 def fundamental_matrix(K0: NDArray[Any], K1: NDArray[Any], R: NDArray[Any], t: NDArray[Any]) -> NDArray[np.float64]:
     """(3, 3) F of ``x1^T F x0 = 0`` for cameras of intrinsics K0 and K1 and pose ``X1 = R X0 + t``."""
     x, y, z = t

@@ -424,12 +424,12 @@ def choose_consensus(
     """
     if wanted is None:
         return model.consensus if strategy is None else None
-    if isinstance(wanted, bool | int) and not wanted:
+    if isinstance(wanted, int) and not wanted:  # a truth value, or 0 and 1 of a model spec
         return None
     chosen = strategy or model.strategy
     if chosen == TTA or not issubclass(STRATEGIES[chosen], OverRotations):
         raise ValueError(f"strategy {chosen!r} tells no rotation of every match, which consensus needs")
-    if not isinstance(wanted, bool | int):
+    if not isinstance(wanted, int):
         return Consensus.load(wanted, zoo.find(name).fitted_to)
     if model.consensus is None:
         raise ValueError(f"model {model.name!r} has no consensus; steerers fit-consensus fits one")

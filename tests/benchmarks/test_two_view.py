@@ -217,13 +217,6 @@ def test_degenerate_points_give_no_pose() -> None:
         assert not pose.inliers.any()
 
 
-def test_scaled_intrinsics_move_edges_to_edges() -> None:
-    points = world(3)
-    stored = project(points, np.eye(3), np.zeros(3))
-    small = project(points, np.eye(3), np.zeros(3), two_view.scaled(K, (160, 120), (80, 40)))
-    np.testing.assert_allclose(small, (stored + 0.5) * [1 / 2, 1 / 3] - 0.5)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

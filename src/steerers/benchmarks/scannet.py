@@ -40,9 +40,9 @@ from steerers.benchmarks.two_view import (
     check_camera,
     pose_benchmark,
     read_matrix,
-    scaled,
 )
 from steerers.datasets.safe_arrays import read_named
+from steerers.geometry import scaled_intrinsics
 from steerers.images.decode import header_size
 from steerers.images.load import Size
 
@@ -143,8 +143,8 @@ def _make_pair(root: Path, pair: Listed, stored0: Size, stored1: Size) -> PosePa
         pair.scene,
         image0,
         image1,
-        K0=scaled(pair.K0, STORED, stored0),
-        K1=scaled(pair.K1, STORED, stored1),
+        K0=scaled_intrinsics(pair.K0, STORED, stored0),
+        K1=scaled_intrinsics(pair.K1, STORED, stored1),
         R=pose[:3, :3],
         t=pose[:3, 3],
     )

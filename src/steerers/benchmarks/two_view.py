@@ -37,18 +37,9 @@ from steerers.benchmarks.report import (
     look_up,
     number,
 )
-from steerers.datasets.reconstruction import (
-    Scene,
-    aspect_problem,
-    check_pinholes,
-    model_folder,
-    open_scenes,
-    tracks_file,
-)
+from steerers.datasets.reconstruction import Scene, check_pinholes, model_folder, open_scenes, tracks_file
 from steerers.datasets.safe_arrays import read_named
-from steerers.geometry import Pose, epipolar_errors, fundamental_matrix, scaling
-from steerers.images.decode import header_size
-from steerers.images.load import Size
+from steerers.geometry import Pose, epipolar_errors, fundamental_matrix, relative_pose, scaled_intrinsics
 
 CAMERAS_FILE = "cameras.json"
 CAMERAS_HELP = (
@@ -104,8 +95,7 @@ class PosePair(Pair):
 
 def make_pair(name: str, sequence: str, first: Camera, second: Camera) -> PosePair:
     """The pair of two images whose cameras are in one world."""
-    R = second.R @ first.R.T
-    t = second.t - R @ first.t
+    R, t = relative_pose(first.R, first.t, second.R, second.t)
     return PosePair(name, sequence, first.path, second.path, K0=first.K, K1=second.K, R=R, t=t)
 
 
@@ -175,17 +165,9 @@ def _read_camera(folder: Path, where: str, entry: Any) -> Camera:
 
 
 def _model_camera(scene: Scene, image: int) -> Camera:
-    """That of a COLMAP model, for the pixels of the image as it is stored, which may be smaller than the model says."""
-    model, path = scene.reconstruction, scene.images / scene.reconstruction.names[image]
-    if not path.is_file():
-        raise ValueError(f"{scene.home}: there is no image {path}")
-    width, height = model.sizes[image].tolist()
-    stored = header_size(path)
-    if problem := aspect_problem(stored, (width, height)):
-        raise ValueError(f"{path}: {problem}")
-    return Camera(
-        path, scaled(model.K[image], (width, height), stored), model.poses[image, :, :3], model.poses[image, :, 3]
-    )
+    """That of a COLMAP model."""
+    pose = scene.reconstruction.poses[image]  # (3, 4)
+    return Camera(*scene.stored(image), pose[:, :3], pose[:, 3])
 
 
 def read_matrix(where: str, values: Any, shape: tuple[int, ...]) -> Matrix:
@@ -307,14 +289,9 @@ class PoseEstimator:
 def shown_intrinsics(pair: PosePair, prediction: Prediction) -> tuple[Matrix, Matrix]:
     """Those of both images at the evaluated size."""
     return (
-        scaled(pair.K0, prediction.stored0, prediction.size0),
-        scaled(pair.K1, prediction.stored1, prediction.size1),
+        scaled_intrinsics(pair.K0, prediction.stored0, prediction.size0),
+        scaled_intrinsics(pair.K1, prediction.stored1, prediction.size1),
     )
-
-
-def scaled(K: Matrix, size: Size, new_size: Size) -> Matrix:
-    """Intrinsics of an image of ``size`` after it is resized to ``new_size``, both (width, height)."""
-    return scaling(size, new_size).numpy() @ K
 
 
 def estimate_opencv(

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from steerers._files import StrPath, atomic_write
 from steerers.datasets.safe_arrays import read_named, write_named
-from steerers.geometry import Size
-from steerers.images.decode import MAX_PIXELS
+from steerers.geometry import Size, scaled_intrinsics
+from steerers.images.decode import MAX_PIXELS, header_size
 
 TRACKS = "tracks.npz"
 """The file that :func:`steerers.datasets.colmap.export` writes beside the photographs."""
@@ -285,6 +285,17 @@ class Scene(NamedTuple):
             return covisible(self.reconstruction)
         except ValueError as error:
             raise ValueError(f"scene {self.name}: {error}") from error
+
+    def stored(self, image: int) -> tuple[Path, NDArray[np.float64]]:
+        """The file of an image, and the intrinsics for its pixels as stored, which may be fewer than the model says."""
+        path = self.images / self.reconstruction.names[image]
+        if not path.is_file():
+            raise ValueError(f"{self.home}: there is no image {path}")
+        width, height = self.reconstruction.sizes[image].tolist()
+        stored = header_size(path)
+        if problem := aspect_problem(stored, (width, height)):
+            raise ValueError(f"{path}: {problem}")
+        return path, scaled_intrinsics(self.reconstruction.K[image], (width, height), stored)
 
 
 def open_scenes(root: StrPath, images: StrPath | None = None, depths: StrPath | None = None) -> Iterator[Scene]:

@@ -77,7 +77,7 @@ class Consensus(nn.Module):
 
     def __init__(self, channels: int = CHANNELS, rounds: int = ROUNDS, threshold: float = LIKELY) -> None:
         super().__init__()
-        self.channels, self.threshold = channels, threshold
+        self.threshold = threshold
         self.embed = nn.Sequential(nn.Linear(PER_MATCH, channels), nn.ReLU(), nn.Linear(channels, channels))
         self.rounds = nn.ModuleList(_Round(channels) for _ in range(rounds))
         self.heads = nn.ModuleList(nn.Linear(channels, 1) for _ in range(rounds))

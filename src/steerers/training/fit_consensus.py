@@ -15,10 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from steerers._files import StrPath
@@ -28,7 +26,7 @@ from steerers.datasets.photos import find_images, held_out, spread
 from steerers.datasets.reconstruction import Scene, check_pinholes, open_scenes
 from steerers.datasets.views import Views
 from steerers.features import Features
-from steerers.geometry import epipolar_errors, fundamental_matrix, scaling
+from steerers.geometry import epipolar_errors, fundamental_matrix, relative_pose
 from steerers.images.load import load_image, to_uint8
 from steerers.matching.consensus import CANDIDATE, LEAST, Candidates, Consensus
 from steerers.matching.strategies import SoftmaxStrategy
@@ -54,7 +52,7 @@ class ConsensusOptions:
     Attributes:
         pairs: of each reconstruction at most.
         views: photographs of which two views are made.
-        held_out: fraction of the photographs, and of the photographs of reconstructions, that it is measured on.
+        held_out: fraction of the views, and of the pairs of reconstructions, that it is measured on.
         steps: of gradient descent, of ``batch`` pairs each.
         learning_rate: of AdamW, decaying to zero along a cosine.
         average: weights are averaged over so many steps.
@@ -182,8 +180,8 @@ def candidate_finder(matcher: Pipeline) -> Pipeline:
 def _describe_scene(finder: Pipeline, scene: Scene, show: Progress) -> list[Features]:
     """The features of all photographs of a scene, in its order."""
     check_pinholes(scene, "epipolar lines")
-    names = scene.reconstruction.names
-    return [finder.extract(scene.images / name) for name in show(names, f"describing {scene.home.name}", len(names))]
+    paths = [scene.stored(image)[0] for image in range(len(scene.reconstruction))]
+    return [finder.extract(path) for path in show(paths, f"describing {scene.name}", len(paths))]
 
 
 def scene_examples(
@@ -191,22 +189,17 @@ def scene_examples(
 ) -> Iterator[Example]:
     """Pairs of photographs that show the same points, drawn."""
     model, count = scene.reconstruction, len(scene.reconstruction)
+    intrinsics = [scene.stored(image)[1] for image in range(count)]
     both = [(i, j) for i in range(count) for j in range(i + 1, count) if len(model.shared(i, j)[0]) >= SHARED]
     for i, j in rng.sample(both, min(options.pairs, len(both))):
         found = find_candidates(finder, features[i], features[j], rng)
-        R = model.poses[j, :, :3] @ model.poses[i, :, :3].T
-        t = model.poses[j, :, 3] - R @ model.poses[i, :, 3]
-        K0, K1 = (_scaled(model.K[k], model.sizes[k], features[k].image_size) for k in (i, j))
-        errors = epipolar_errors(found.points0.numpy(), found.points1.numpy(), fundamental_matrix(K0, K1, R, t))
+        pose0, pose1 = model.poses[i], model.poses[j]  # (3, 4)
+        R, t = relative_pose(pose0[:, :3], pose0[:, 3], pose1[:, :3], pose1[:, 3])
+        fundamental = fundamental_matrix(intrinsics[i], intrinsics[j], R, t)
+        errors = epipolar_errors(found.points0.numpy(), found.points1.numpy(), fundamental)
         shrunk = min(1.0, (finder.max_size or math.inf) / max(*features[i].image_size, *features[j].image_size))
-        kept_out = held_out(f"{scene.home.name}/{model.names[i]}/{model.names[j]}", options.held_out)
+        kept_out = held_out(f"{scene.name}/{model.names[i]}/{model.names[j]}", options.held_out)
         yield Example(found, torch.from_numpy(errors * shrunk).float(), SCENES, kept_out)
-
-
-def _scaled(K: NDArray[Any], size: NDArray[Any], stored: tuple[int, int]) -> NDArray[np.float64]:
-    """Intrinsics for an image that is stored at another size than the model says."""
-    scaled: NDArray[np.float64] = scaling((int(size[0]), int(size[1])), stored).numpy() @ K
-    return scaled
 
 
 def view_examples(
