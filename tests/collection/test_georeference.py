@@ -54,6 +54,7 @@ def make_flight(
 @given(seeds)
 @example(79)
 @example(964)
+@example(331470)
 def test_a_model_comes_to_metres(seed: int) -> None:
     centres, positions, metres = make_flight(np.random.default_rng(seed), 12, 1.0)
     found = align(centres, positions, HOME)

@@ -203,7 +203,11 @@ def fit_similarity(source: Array, target: Array) -> Similarity | None:
 
 
 def _search(source: Array, target: Array) -> tuple[Similarity, NDArray[np.bool_]]:
-    """The best similarity, and which positions are too far off."""
+    """The best similarity, and which positions are too far off.
+
+    Positions that a fit left out stay out of what it is refined on; where all of them are near the fit to all, none is
+    wrong.
+    """
     best, least = None, np.inf
     for triple in _triples(len(source)):
         found = fit_similarity(source[triple], target[triple])
@@ -215,11 +219,15 @@ def _search(source: Array, target: Array) -> tuple[Similarity, NDArray[np.bool_]
     wrong = np.zeros(len(source), dtype=bool)
     for _ in range(5):
         off = np.linalg.norm(best(source) - target, axis=1)
-        wrong = off > max(TOLERANCE, 5 * float(np.median(off)))
+        limit = max(TOLERANCE, 5 * float(np.median(off)))
+        wrong = off > limit
         refined = fit_similarity(source[~wrong], target[~wrong])
         if refined is None:
             break
         best = refined
+    every = fit_similarity(source, target) if wrong.any() else None
+    if every is not None and bool((np.linalg.norm(every(source) - target, axis=1) <= limit).all()):
+        return every, np.zeros_like(wrong)
     return best, wrong
 
 
