@@ -121,11 +121,9 @@ def test_those_above_the_threshold_are_kept_the_best_first(seed: int, threshold:
     assert kept.indices[:, 1].tolist() == expected
     assert kept.indices[:, 0].tolist() == [len(of) - 1 - k for k in expected]
     torch.testing.assert_close(kept.scores, probability[expected])
-    if expected:
-        assert kept.angles is not None
-        torch.testing.assert_close(kept.angles, of.angles[expected])
-    else:
-        assert (kept.angle, kept.angles) == (None, None)
+    assert kept.angles is not None
+    torch.testing.assert_close(kept.angles, of.angles[expected])
+    assert (kept.angle is None) == (not expected)
 
 
 def test_what_has_no_neighbourhood_or_rotation_stays_as_it_is() -> None:
@@ -158,10 +156,10 @@ def test_wrong_thresholds_are_refused(threshold: float) -> None:
 
 def test_files_keep_it(tmp_path: Path) -> None:
     consensus, of = network(5), drawn(5)
-    consensus.save(tmp_path / "mine.safetensors", {"model": "compact-3"})
-    again = Consensus.load(tmp_path / "mine.safetensors", "compact-3")
+    consensus.save(tmp_path / "mine.safetensors", {"model": "compact-4"})
+    again = Consensus.load(tmp_path / "mine.safetensors", "compact-4")
     assert torch.equal(consensus(of), again(of))
-    with pytest.raises(WeightsError, match=r"mine\.safetensors: a consensus for model 'compact-3', not for 'sift'"):
+    with pytest.raises(WeightsError, match=r"mine\.safetensors: a consensus for model 'compact-4', not for 'sift'"):
         Consensus.load(tmp_path / "mine.safetensors", "sift")
 
 

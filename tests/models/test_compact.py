@@ -29,9 +29,10 @@ from steerers.models.compact import (
     Pyramid,
     fold_batch_norms,
     smoothed,
+    spread_logits,
     textured,
 )
-from steerers.models.sampling import KeypointSampling
+from steerers.models.sampling import KeypointSampling, choose_keypoints
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -220,10 +221,14 @@ def test_the_default_is_small() -> None:
         {"fine": 10**6},
         {"antialias": -1},
         {"antialias": 5},
+        {"spread": -0.1},
+        {"spread": 1.5},
+        {"spread": float("nan")},
+        {"spread": 0.5, "channels": (4, 8, 8), "blocks": (1, 1)},
     ],
 )
 def test_shapes_that_are_none_are_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"channels|context|antialias"):
+    with pytest.raises(ValueError, match=r"channels|context|antialias|spread"):
         CompactConfig(**changes)  # type: ignore[arg-type]
 
 
@@ -331,6 +336,17 @@ def test_scores_compare_between_scales() -> None:
     assert keypoints.scales is not None
     fine, coarse = (keypoints.scores[keypoints.scales == d][0] for d in (DIAMETER, 2 * DIAMETER))
     torch.testing.assert_close(fine, coarse, rtol=0.01, atol=0)
+
+
+def test_coarse_places_weigh_less() -> None:
+    image = torch.zeros(3, 128, 128)
+    image[:, 32:96, 32:96] = 1.0
+    plain, _ = extract_image(Pyramid(Bright()), image, num_keypoints=10**6)
+    keypoints, _ = extract_image(Pyramid(Bright(), coarse=1.5), image, num_keypoints=10**6)
+    for found, factor in ((plain, 1.0), (keypoints, 0.5**1.5)):
+        assert found.scales is not None
+        fine, coarse = (found.scores[found.scales == d][0] for d in (DIAMETER, 2 * DIAMETER))
+        torch.testing.assert_close(fine * factor, coarse, rtol=0.01, atol=0)
 
 
 def test_the_best_of_all_are_kept() -> None:
@@ -460,6 +476,83 @@ def test_smoothed_features_hardly_depend_on_where_pixels_fall() -> None:
         inner, outer = here[:, 33:-31, 33:-31], moved[:, 32:-32, 32:-32]
         changes.append(float((inner - outer).std() / inner.std()))
     assert changes[1] < 0.7 * changes[0]
+
+
+def slowly_spread(logits: Tensor, fraction: float) -> Tensor:
+    """Cell by cell and pixel by pixel: :func:`spread_logits` of (H, W) logits."""
+    cells = logits.exp().unflatten(0, (-1, 8)).unflatten(2, (-1, 8)).mean(dim=(1, 3))
+    for _ in range(2):  # the mean of 5 x 5 cells, of which those at the edge count for what lies beyond
+        rows, columns = ([[min(max(i + k, 0), n - 1) for k in OFFSETS] for i in range(n)] for n in cells.shape)
+        cells = torch.stack([torch.stack([cells[row][:, column].mean() for column in columns]) for row in rows])
+    around = torch.empty_like(logits)
+    for y, x in np.ndindex(*logits.shape):
+        (top, v), (left, u) = (divmod(max((place + 0.5) / 8 - 0.5, 0.0), 1) for place in (y, x))
+        i, j = int(top), int(left)
+        k, m = min(i + 1, len(cells) - 1), min(j + 1, cells.shape[1] - 1)
+        upper, lower = ((1 - u) * cells[row, j] + u * cells[row, m] for row in (i, k))
+        around[y, x] = (1 - v) * upper + v * lower
+    return logits - fraction * around.log()
+
+
+OFFSETS = (-2, -1, 0, 1, 2)
+
+
+@given(
+    seeds,
+    st.sampled_from([(8, 8), (16, 32), (40, 24)]),
+    st.floats(0.05, 1),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_spread_is_what_stands_out_of_its_surroundings(
+    seed: int, size: tuple[int, int], fraction: float, dtype: torch.dtype
+) -> None:
+    logits = 3 * randn(2, *size, seed=seed).to(dtype)
+    slow = torch.stack([slowly_spread(own.double(), fraction) for own in logits])
+    spread = spread_logits(logits, fraction)
+    assert spread.dtype == dtype
+    assert (spread.double() - slow).abs().max() < (1e-4 if dtype == torch.float32 else 1e-10)
+
+
+@given(seeds, st.floats(-50, 50), st.floats(0, 1))
+def test_a_constant_does_not_change_how_keypoints_spread(seed: int, constant: float, fraction: float) -> None:
+    logits = 3 * randn(1, 24, 32, seed=seed).double()
+    first, second = (spread_logits(own, fraction) for own in (logits, logits + constant))
+    torch.testing.assert_close(first + (1 - fraction) * constant, second, atol=1e-9, rtol=0)
+
+
+def test_a_part_of_a_picture_spreads_as_the_whole() -> None:
+    """So that tiles, of which each has its own likeliest pixel, find what one pass finds."""
+    logits = randn(1, 128, 192, seed=5).double()
+    logits[0, 5, 180] = 30.0
+    part = spread_logits(logits[:, :, :128], 0.75)
+    torch.testing.assert_close(part[:, :, :72], spread_logits(logits, 0.75)[:, :, :72], atol=1e-9, rtol=0)
+
+
+def test_faint_surroundings_get_their_share() -> None:
+    """What is likely all over one half of a picture takes the keypoints of the other."""
+    logits = randn(1, 128, 256, seed=3) + torch.cat([torch.full((128,), 0.0), torch.full((128,), 2.0)])
+    fractions = []
+    for spread in (0.0, 0.5, 1.0):
+        chosen = choose_keypoints(spread_logits(logits, spread), 1000, None, PLAIN)
+        fractions.append(float((chosen.xy[0, :, 0] < 128).float().mean()))
+    assert 5 * fractions[0] < 0.05 < fractions[1] < 0.2
+    assert 0.4 < fractions[2] < 0.6
+
+
+def test_logits_that_all_underflow_are_finite() -> None:
+    logits = torch.full((1, 16, 400), -300.0)
+    logits[0, 3, 5] = 0
+    assert spread_logits(logits, 1.0).isfinite().all()
+    assert spread_logits(torch.full((1, 8, 8), -1e30), 0.5).isfinite().all()
+
+
+def test_a_network_spreads_its_logits() -> None:
+    images = picture(40, 70)[None]
+    plain, spreading = network(), network(replace(SMALL, spread=0.75))
+    with torch.no_grad():
+        padded = F.pad(images, (0, 10, 0, 8), mode="replicate")
+        expected = spread_logits(plain(padded).logits, 0.75)[:, :40, :70]
+        torch.testing.assert_close(spreading(images).logits, expected)
 
 
 def test_the_embedded_model_has_two_scales_and_finds_what_is_four_times_as_large() -> None:

@@ -67,7 +67,7 @@ def test_compact_needs_no_more_than_torch_numpy_pillow_and_safetensors() -> None
     blocked = "".join(f"sys.modules[{name!r}] = None; " for name in others)
     code = f"import sys; {blocked}import steerers; print(steerers.load('compact').model.name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout == "compact-3\n", done.stderr
+    assert done.stdout == "compact-4\n", done.stderr
 
 
 def test_the_file_is_small_and_says_nothing_of_the_machine() -> None:
@@ -91,6 +91,10 @@ def resave(path: Path, change: str) -> None:
     tensors, metadata = _weights.load(path)
     if change == "config":
         del metadata["config"]
+    elif change == "newer":
+        recipe = json.loads(metadata["config"])
+        recipe["model"]["compact"]["of_tomorrow"] = 1
+        metadata["config"] = json.dumps(recipe)
     elif change == "shape":
         recipe = json.loads(metadata["config"])
         recipe["model"]["compact"]["hidden"] += 1
@@ -110,6 +114,7 @@ def resave(path: Path, change: str) -> None:
         (Path.unlink, ""),
         (lambda path: resave(path, "config"), "does not say which compact network"),
         (lambda path: resave(path, "kind"), "does not say which compact network"),
+        (lambda path: resave(path, "newer"), "does not say which compact network it is of .*of_tomorrow"),
         (lambda path: resave(path, "shape"), "not the weights of a compact network: describer.first.bias has shape"),
         (lambda path: resave(path, "names"), "not the weights of a compact network"),
     ],

@@ -107,12 +107,9 @@ class Consensus(nn.Module):
         probability = self(candidates)[-1].sigmoid()
         order = probability.argsort(descending=True, stable=True)
         order = order[probability[order] > self.threshold]
-        if not len(order):
-            return replace(found, indices=found.indices[:0], scores=found.scores[:0], angle=None, angles=None)
         angles, scores = found.angles[order], probability[order]
-        return replace(
-            found, indices=found.indices[order], scores=scores, angle=circular_mode(angles, scores), angles=angles
-        )
+        angle = circular_mode(angles, scores) if len(order) else None
+        return replace(found, indices=found.indices[order], scores=scores, angle=angle, angles=angles)
 
     def above(self, threshold: float) -> Self:
         """The same with another threshold."""

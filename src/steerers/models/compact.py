@@ -52,6 +52,8 @@ class CompactConfig:
             image that is moved by one pixel has other features, and its keypoints are a fifth of a pixel off.
         fine: residual blocks at full size, before anything is halved: what is seen there does not depend on where
             pixels fall, so that it places keypoints.
+        spread: the fraction of the logarithm of how many keypoints there are around a pixel that is taken off its
+            logit (:func:`spread_logits`); 0 is none. The more, the more evenly keypoints lie.
     """
 
     channels: tuple[int, ...] = (16, 32, 64, 128, 192)
@@ -61,6 +63,7 @@ class CompactConfig:
     context: int = 0
     antialias: int = 0
     fine: int = 0
+    spread: float = 0.0
 
     def __post_init__(self) -> None:
         if len(self.channels) != len(self.blocks) + 1 or not self.blocks:
@@ -69,6 +72,10 @@ class CompactConfig:
             raise ValueError(f"channels, blocks, dim and hidden must be positive, got {self}")
         if min(self.context, self.fine) < 0:
             raise ValueError(f"context and fine must not be negative, got {self.context} and {self.fine}")
+        if not 0 <= self.spread <= 1:
+            raise ValueError(f"spread must be from 0 to 1, got {self.spread}")
+        if self.spread and self.stride % CELL:
+            raise ValueError(f"spread needs a coarsest stride of at least {CELL}, got channels {self.channels}")
         if not 0 <= self.antialias <= len(self.blocks):
             raise ValueError(f"antialias must be from 0 to {len(self.blocks)}, got {self.antialias}")
         if self._num_weights() > MAX_WEIGHTS:
@@ -91,6 +98,7 @@ class CompactConfig:
 SAMPLING = KeypointSampling(coverage=False, nms_size=5, subpixel="peak", border=4)
 MEAN, DEVIATION = 0.45, 0.25  # of the channels of photographs, roughly
 CELL = 8  # pixels
+LEAST_DENSITY = 1e-30  # of keypoints, beside the likeliest pixel; nothing is less, where all exponentials underflow
 FLATTEST = (2 - 1 / 6) / 255  # two levels of 8 bits, less half of what their mean over channels is a multiple of
 
 
@@ -176,7 +184,8 @@ class Compact(TrunkExtractor, LogitDetector):
         padded = F.pad(images, (0, -width % self.config.stride, 0, -height % self.config.stride), mode="replicate")
         logits, *features = self.trunk(padded)
         size = (int(padded.shape[-1]), int(padded.shape[-2]))
-        return FeatureMaps(tuple(features), full_precision(logits[:, 0, :height, :width]), size)
+        logits = spread_logits(full_precision(logits[:, 0]), self.config.spread)
+        return FeatureMaps(tuple(features), logits[:, :height, :width], size)
 
     def describe_at(self, maps: FeatureMaps, xy: Tensor) -> Tensor:
         """(B, N, dim) descriptions of (B, N, 2) pixels."""
@@ -294,6 +303,23 @@ class Context(nn.Module):
         return x + F.interpolate(self.last(seen), scale_factor=2.0, mode="bilinear", align_corners=False)
 
 
+def spread_logits(logits: Tensor, fraction: float) -> Tensor:
+    """(B, H, W) logits less a fraction of the logarithm of the mean of their exponentials around each pixel.
+
+    Keypoints crowd where contrast is high: on people and along trees, say, in front of a hazy building, of which next
+    to nothing is left then. A probability that is a fraction of those around it says how much a place stands out there.
+    A constant that is added to all logits is one that is added to the result. Sides are multiples of :data:`CELL`.
+    """
+    if fraction == 0:
+        return logits
+    top = logits.amax(dim=(1, 2), keepdim=True)
+    around = F.avg_pool2d((logits - top).exp()[:, None], CELL)
+    for _ in range(2):
+        around = F.avg_pool2d(F.pad(around, (2, 2, 2, 2), mode="replicate"), 5, stride=1)
+    around = F.interpolate(around, scale_factor=float(CELL), mode="bilinear", align_corners=False)[:, 0]
+    return logits - fraction * ((around + LEAST_DENSITY).log() + top)
+
+
 def smoothed(features: Tensor) -> Tensor:
     """(B, C, H, W), by the binomial window 1, 2, 1: what is too fine for half the size is taken out, not aliased."""
     padded = F.pad(features, (1, 1, 1, 1), mode="replicate")
@@ -349,11 +375,13 @@ class Pyramid(Extractor):
     Args:
         extractor: the one that is run.
         scales: of the image, the first 1.
+        coarse: the power of the scale by which scores are weighed besides: a place that was found at half the size is
+            known half as well.
     """
 
-    def __init__(self, extractor: Extractor, scales: Sequence[float] = (1.0, 0.5)) -> None:
+    def __init__(self, extractor: Extractor, scales: Sequence[float] = (1.0, 0.5), coarse: float = 0.0) -> None:
         super().__init__()
-        self.parallel = extractor.parallel
+        self.parallel, self.coarse = extractor.parallel, coarse
         if not scales or scales[0] != 1 or not all(0 < scale < 1 for scale in scales[1:]):
             raise ValueError(f"scales must be 1 and then some between 0 and 1, got {tuple(scales)}")
         self.extractor, self.scales, self.dim = extractor, tuple(scales), extractor.dim
@@ -393,7 +421,8 @@ class Pyramid(Extractor):
             level = shrink(images, scale)
             allowed = None if masks is None else shrink_masks(masks, level)
             found = self.extractor.extract(level, num_keypoints=num_keypoints, masks=allowed)
-            by_scale.append([(_enlarged(keypoints, level, images, scale), d) for keypoints, d in found])
+            weight = score_weight(images, level, scale, self.coarse)
+            by_scale.append([(_enlarged(keypoints, level, images, scale, weight), d) for keypoints, d in found])
         return [best_of(parts, num_keypoints) for parts in zip(*by_scale, strict=True)]
 
     def scales_for(self, images: Tensor) -> list[float]:
@@ -431,11 +460,15 @@ def _moved(xy: Tensor, source: Tensor, target: Tensor) -> Tensor:
     return resized_points(xy, ratio)
 
 
-def _enlarged(keypoints: Keypoints, level: Tensor, images: Tensor, scale: float) -> Keypoints:
+def score_weight(images: Tensor, level: Tensor, scale: float, coarse: float) -> float:
+    """By what scores at a scale of images are multiplied to compare with others; see :class:`Pyramid`."""
+    return float(level[0, 0].numel() / images[0, 0].numel() * scale**coarse)
+
+
+def _enlarged(keypoints: Keypoints, level: Tensor, images: Tensor, scale: float, weight: float) -> Keypoints:
     """Keypoints of a level as those of the image, with scores and diameters that compare between levels."""
-    area = level[0, 0].numel() / images[0, 0].numel()
     diameters = torch.full_like(keypoints.scores, DIAMETER / scale)
-    return Keypoints(_moved(keypoints.xy, level, images), keypoints.scores * area, diameters)
+    return Keypoints(_moved(keypoints.xy, level, images), keypoints.scores * weight, diameters)
 
 
 def _nearest(keypoints: Keypoints, scales: Sequence[float]) -> Tensor:

@@ -211,8 +211,9 @@ def frozen_network(name: str) -> FrozenExtractor:
     return networks[name]() if name in networks else Aliked(name)
 
 
-def compact(path: Path, scales: Sequence[float] = (1.0,)) -> Part[Extractor]:
-    """The compact network of a file that training wrote, batch normalisations folded, at ``scales`` of the image."""
+def compact(path: Path, scales: Sequence[float] = (1.0,), coarse: float = 0.0) -> Part[Extractor]:
+    """The compact network of a file that training wrote, batch normalisations folded, at ``scales`` of the image; see
+    :class:`~steerers.models.compact.Pyramid`."""
 
     def build(_: Weights) -> Extractor:
         tensors, metadata = load(path)
@@ -223,17 +224,19 @@ def compact(path: Path, scales: Sequence[float] = (1.0,)) -> Part[Extractor]:
         full = {name: value.float() if value.is_floating_point() else value for name, value in _own(tensors).items()}
         load_into(network, full, path, "a compact network")
         folded = fold_batch_norms(network).requires_grad_(False)
-        return folded if len(scales) == 1 else Pyramid(folded, scales)
+        return folded if len(scales) == 1 else Pyramid(folded, scales, coarse)
 
     return Part(build)
 
 
 def _compact_config(metadata: Mapping[str, str]) -> CompactConfig:
-    """The shape of the network that a run exported."""
-    shape = json.loads(metadata["config"])["model"]["compact"]
-    channels, blocks = tuple(shape["channels"]), tuple(shape["blocks"])
-    later = {name: int(shape.get(name, 0)) for name in ("context", "antialias", "fine")}  # older files have none
-    return CompactConfig(channels, blocks, int(shape["dim"]), int(shape["hidden"]), **later)
+    """The shape of the network that a run exported; older files do not name what they do not have.
+
+    What is not known here is refused: without it, the network would say something else than when it was trained.
+    """
+    written = json.loads(metadata["config"])["model"]["compact"].items()
+    shape: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in written}
+    return CompactConfig(**shape)
 
 
 # What training left ---------------------------------------------------------------------------------------------------
@@ -296,11 +299,11 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def trained_descriptor(
-    kind: str, path: Path, *, backbone: str = "", scales: Sequence[float] = (1.0,)
+    kind: str, path: Path, *, backbone: str = "", scales: Sequence[float] = (1.0,), coarse: float = 0.0
 ) -> Part[Descriptor]:
     """A descriptor of a kind that can be trained, with the weights of a file; ``backbone`` is DINOv2's file for G."""
     if kind == "compact":
-        return compact(path, scales)
+        return compact(path, scales, coarse)
     if kind == "dedode-b":
         return Part(lambda _: _loaded(DedodeDescriptor("B"), path, "DeDoDe descriptor B"))
 

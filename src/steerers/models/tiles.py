@@ -59,7 +59,7 @@ def tiled(extractor: Extractor, tile: int) -> Extractor:
 
 def _tiled(model: Any, tile: int) -> Any:
     if isinstance(model, Pyramid):
-        return Pyramid(tiled(model.extractor, tile), model.scales)
+        return Pyramid(tiled(model.extractor, tile), model.scales, model.coarse)
     if isinstance(model, Combined):
         return Combined(_tiled(model.detector, tile), _tiled(model.descriptor, tile))
     if isinstance(model, Extractor):

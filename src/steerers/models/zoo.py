@@ -42,8 +42,10 @@ logger = logging.getLogger(__name__)
 
 PRECISIONS: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _choices.PRECISIONS}
 SHIPPED = Path(__file__).parent / "data" / "steerers"
-COMPACT, COMPACT_1 = (Path(__file__).parent / "data" / f"compact-{name}.safetensors" for name in ("3", "1"))
+COMPACT, COMPACT_1 = (Path(__file__).parent / "data" / f"compact-{name}.safetensors" for name in ("4", "1"))
 COMPACT_SCALES = (1.0, 0.5)
+COMPACT_COARSE = 0.5
+"""Of their scores: see :class:`~steerers.models.compact.Pyramid`."""
 FITTED = ("mirror", "consensus")
 """What lies beside the weights of an embedded model, in files of its own."""
 
@@ -196,12 +198,14 @@ def make_zoo(shipped: Path = SHIPPED) -> dict[str, Entry]:
 
 
 def _compact() -> Iterator[Entry]:
-    for name, base, summary, file, scales in (
-        ("compact-3", None, "small network of this package, every angle", COMPACT, COMPACT_SCALES),
-        ("compact-3-single", "compact-3", "the same at one scale: faster, for like distances", COMPACT, (1.0,)),
-        ("compact-1", "compact", "compact as it was in 0.1", COMPACT_1, COMPACT_SCALES),
+    for name, base, summary, file, scales, coarse in (
+        ("compact-4", None, "small network of this package, every angle", COMPACT, COMPACT_SCALES, COMPACT_COARSE),
+        ("compact-4-single", "compact-4", "the same at one scale: faster, for like distances", COMPACT, (1.0,), 0.0),
+        ("compact-1", "compact", "compact as it was in 0.1", COMPACT_1, COMPACT_SCALES, 0.0),
     ):
-        network = parts.compact(file, scales)  # the threshold was chosen on held-out photographs, see docs/models.md
+        network = parts.compact(
+            file, scales, coarse
+        )  # the threshold was chosen on held-out photographs, see docs/models.md
         entry = Entry(name, summary, 256, _SO2, "MIT", network, parts.shipped(file, name), order=16, threshold=0.05)
         mirror, consensus = (_if_there(file.with_name(f"{file.stem}-{what}.safetensors")) for what in FITTED)
         yield replace(entry, base=base, mirror=mirror, consensus=consensus)
@@ -283,8 +287,8 @@ def _with_shipped_steerers(base: Entry, folder: Path) -> Iterator[Entry]:
 
 ZOO = make_zoo()
 ALIASES = {
-    "compact": "compact-3",  # the newest; what is written says which, since descriptions of two do not compare
-    "compact-single": "compact-3-single",
+    "compact": "compact-4",  # the newest; what is written says which, since descriptions of two do not compare
+    "compact-single": "compact-4-single",
     "dedode-b-so2": "dedode-b-so2-spread",
 }
 
@@ -561,7 +565,9 @@ def _trained_descriptor(recipe: parts.Recipe) -> Entry:
         # At the scales of the embedded model where it finds the keypoints itself.
         scales = COMPACT_SCALES if recipe.setting == "joint" else (1.0,)
         backbone = recipe.model["backbone_weights"]
-        part = parts.trained_descriptor(recipe.kind, Path(file), backbone=backbone, scales=scales)
+        part = parts.trained_descriptor(
+            recipe.kind, Path(file), backbone=backbone, scales=scales, coarse=COMPACT_COARSE
+        )
     else:
         raise ValueError(f"{recipe.path}: it was trained for the descriptor in {file or 'no file'}, which is not there")
     steerer = None if recipe.group is None else Part(lambda _: Steerer.load(recipe.path).requires_grad_(False))

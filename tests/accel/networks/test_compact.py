@@ -92,9 +92,9 @@ def test_the_same_for_images_of_any_size(size: tuple[int, int], masked: bool, se
     assert_near(describe_image(FAST, image, found), descriptions, 1e-5)
 
 
-def test_networks_that_see_farther_and_finer_and_smooth_before_halving() -> None:
+def test_networks_that_see_farther_and_finer_smooth_before_halving_and_spread() -> None:
     torch.manual_seed(3)
-    plain = Compact(dataclasses.replace(SMALL, context=1, antialias=2, fine=2)).eval()
+    plain = Compact(dataclasses.replace(SMALL, context=1, antialias=2, fine=2, spread=0.6)).eval()
     for parameter in plain.parameters():
         parameter.data.normal_(0, 0.2)  # what begins as nothing would hide
     image = picture(90, 130)
@@ -225,8 +225,8 @@ def test_as_one_scale_after_the_other(
 ) -> None:
     images = pictures(2, *size, seed)
     masks = torch.rand(2, *size, generator=torch.Generator().manual_seed(seed)) > 0.1 if masked else None
-    found = FastPyramid(FAST, scales).extract(images, num_keypoints=count, masks=masks)
-    assert_same(found, Pyramid(FAST, scales).extract(images, num_keypoints=count, masks=masks))
+    found = FastPyramid(FAST, scales, 0.7).extract(images, num_keypoints=count, masks=masks)
+    assert_same(found, Pyramid(FAST, scales, 0.7).extract(images, num_keypoints=count, masks=masks))
 
 
 @pytest.mark.parametrize("sampling", [KeypointSampling(), KeypointSampling(coverage=False, border=3)])

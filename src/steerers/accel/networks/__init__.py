@@ -37,11 +37,11 @@ def for_inference(extractor: Extractor, dtype: torch.dtype = torch.float32, *, g
     if isinstance(extractor, Compact):
         return FastCompact(extractor, dtype, graphs=graphs)
     if isinstance(extractor, Pyramid):
-        inner, scales = extractor.extractor, extractor.scales
+        inner, scales, coarse = extractor.extractor, extractor.scales, extractor.coarse
         if isinstance(inner, Compact):
-            return FastPyramid(FastCompact(inner, dtype, graphs=graphs, scales=len(scales)), scales)
+            return FastPyramid(FastCompact(inner, dtype, graphs=graphs, scales=len(scales)), scales, coarse)
         fast = for_inference(inner, dtype, graphs=graphs * len(scales))  # each scale has its size
-        return extractor if fast is inner else Pyramid(fast, scales)
+        return extractor if fast is inner else Pyramid(fast, scales, coarse)
     if isinstance(extractor, Combined):
         detector, descriptor = (_part(part, dtype, graphs) for part in (extractor.detector, extractor.descriptor))
         same = detector is extractor.detector and descriptor is extractor.descriptor

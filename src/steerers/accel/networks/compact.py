@@ -28,10 +28,12 @@ from steerers.models.compact import (
     Pyramid,
     TrunkExtractor,
     fold_batch_norms,
+    score_weight,
     shrink,
     shrink_masks,
     shrunk_size,
     smoothed,
+    spread_logits,
     textured,
 )
 from steerers.models.sampling import KeypointSampling, choose_keypoints, split_points, stack_points
@@ -67,6 +69,7 @@ class FastCompact(TrunkExtractor):
         self.sampling: KeypointSampling = plain.sampling
         self.dim, self.dtype, self.strides = plain.dim, dtype, tuple(2**k for k in range(len(plain.config.channels)))
         self.multiple = plain.config.stride  # of which the sides of images are made
+        self.spread = plain.config.spread
         self.trunk: Any = folded.trunk
         self.describer = describer
         device = last.weight.device
@@ -94,7 +97,7 @@ class FastCompact(TrunkExtractor):
         return [(Keypoints(keypoints.xy, keypoints.scores), descriptions) for keypoints, descriptions in found]
 
     def extract_at(
-        self, scales: tuple[float, ...], images: Tensor, num_keypoints: int, masks: Tensor | None
+        self, scales: tuple[float, ...], images: Tensor, num_keypoints: int, masks: Tensor | None, coarse: float = 0.0
     ) -> list[tuple[Keypoints, Tensor]]:
         """The best keypoints of all scales of each image, in its pixels and with diameters, and their descriptions.
 
@@ -103,7 +106,7 @@ class FastCompact(TrunkExtractor):
         given = check_batch(images, num_keypoints, masks)
         stencils = tuple(self._stencil(images, scale) for scale in scales)
         xy, scores, diameters, descriptions, stats = self._extracting(
-            *given, num_keypoints=num_keypoints, sampling=self.sampling, scales=scales, stencils=stencils
+            *given, num_keypoints=num_keypoints, sampling=self.sampling, scales=scales, coarse=coarse, stencils=stencils
         )
         *counts, broken = stats.tolist()  # the one wait for a GPU
         if broken:
@@ -128,6 +131,7 @@ class FastCompact(TrunkExtractor):
         num_keypoints: int,
         sampling: KeypointSampling,
         scales: tuple[float, ...],
+        coarse: float,
         stencils: tuple[Stencil, ...],
     ) -> Merged:
         height, width = images.shape[-2:]
@@ -136,8 +140,8 @@ class FastCompact(TrunkExtractor):
             level = shrink(images, scale)
             allowed = None if masks is None else shrink_masks(masks, level)
             maps = self.maps(level)
-            area = level.shape[-2] * level.shape[-1] / (height * width)
-            xy, scores = _choose(level, maps.logits, num_keypoints, allowed, sampling, area)
+            weight = score_weight(images, level, scale, coarse)
+            xy, scores = _choose(level, maps.logits, num_keypoints, allowed, sampling, weight)
             return LevelKeypoints(xy, scores, self._describe_at(maps, xy, stencil))
 
         found = _side_by_side([partial(find, *pair) for pair in zip(scales, stencils, strict=True)], images.device)
@@ -158,7 +162,8 @@ class FastCompact(TrunkExtractor):
         features = self._features(images)
         last = self.trunk.head[2]
         logits = layers.conv_to_logit(_conv(features[0], self.trunk.head[0]), last.weight, last.bias)
-        return _Maps(features[1:], logits[:, 0, :height, :width].contiguous(), size)
+        logits = spread_logits(logits[:, 0].float(), self.spread)
+        return _Maps(features[1:], logits[:, :height, :width].contiguous(), size)
 
     def _features(self, images: Tensor) -> list[Tensor]:
         """Refined features at strides 1, 2, 4, ..."""
@@ -202,7 +207,7 @@ class FastPyramid(Pyramid):
     def extract(
         self, images: Tensor, *, num_keypoints: int, masks: Tensor | None = None
     ) -> list[tuple[Keypoints, Tensor]]:
-        return self.extractor.extract_at(tuple(self.scales_for(images)), images, num_keypoints, masks)
+        return self.extractor.extract_at(tuple(self.scales_for(images)), images, num_keypoints, masks, self.coarse)
 
 
 class _Describer(nn.Module):
