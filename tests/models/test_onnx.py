@@ -35,11 +35,11 @@ CONFIG = CompactConfig(channels=(4, 6, 8), blocks=(1, 1), dim=12, hidden=10)
 COUNT = 150
 
 
-def small_model(seed: int = 0, sampling: KeypointSampling | None = None) -> Model:
+def small_model(seed: int = 0, sampling: KeypointSampling | None = None, config: CompactConfig = CONFIG) -> Model:
     """An untrained network whose normalisations have something to fold."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = Compact(CONFIG) if sampling is None else Compact(CONFIG, sampling)
+        network = Compact(config) if sampling is None else Compact(config, sampling)
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None:
                 module.running_mean.normal_(std=0.1)
@@ -87,6 +87,15 @@ def test_any_size(any_size: Path, height: int, width: int) -> None:
     image = picture(height, width)
     n = assert_same(small_model(), image, *(output[0] for output in run(any_size, image[None])))
     assert (n > 0) == (min(height, width) > 30)  # the border takes the rest
+
+
+def test_a_network_with_all_options(tmp_path: Path) -> None:
+    config = CompactConfig((4, 6, 8, 8), (1, 1, 1), 12, 10, context=1, antialias=2, fine=1, spread=0.6)
+    model = small_model(config=config)
+    export.export_onnx(model, tmp_path / "full.onnx", num_keypoints=COUNT)
+    for size in ((117, 150), (61, 83), (33, 130)):
+        image = picture(*size)
+        assert assert_same(model, image, *(output[0] for output in run(tmp_path / "full.onnx", image[None]))) > 20
 
 
 @pytest.mark.parametrize(("height", "width"), [(64, 80), (61, 83), (90, 47)])

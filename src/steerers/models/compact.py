@@ -120,7 +120,7 @@ class Trunk(nn.Module):
     def __init__(self, config: CompactConfig) -> None:
         super().__init__()
         channels, blocks, context = config.channels, config.blocks, config.context
-        self.antialias = config.antialias
+        self.antialias, self.spread = config.antialias, config.spread
         self.stem = nn.Conv2d(3, channels[0], 3, padding=1)
         self.fine = nn.ModuleList(Residual(channels[0], begins=False) for _ in range(config.fine))
         self.stages = nn.ModuleList(
@@ -149,7 +149,8 @@ class Trunk(nn.Module):
             coarse = self.laterals[index](features[index + 1])
             upsampled = F.interpolate(coarse, scale_factor=2.0, mode="bilinear", align_corners=False)
             features[index] = self.refinements[index](upsampled.add_(features[index]))
-        return self.head(features[0]), *features[1:]
+        logits = full_precision(self.head(features[0]))
+        return spread_logits(logits[:, 0], self.spread)[:, None], *features[1:]
 
 
 class TrunkExtractor(Extractor):
@@ -184,8 +185,7 @@ class Compact(TrunkExtractor, LogitDetector):
         padded = F.pad(images, (0, -width % self.config.stride, 0, -height % self.config.stride), mode="replicate")
         logits, *features = self.trunk(padded)
         size = (int(padded.shape[-1]), int(padded.shape[-2]))
-        logits = spread_logits(full_precision(logits[:, 0]), self.config.spread)
-        return FeatureMaps(tuple(features), logits[:, :height, :width], size)
+        return FeatureMaps(tuple(features), logits[:, 0, :height, :width], size)
 
     def describe_at(self, maps: FeatureMaps, xy: Tensor) -> Tensor:
         """(B, N, dim) descriptions of (B, N, 2) pixels."""

@@ -69,7 +69,6 @@ class FastCompact(TrunkExtractor):
         self.sampling: KeypointSampling = plain.sampling
         self.dim, self.dtype, self.strides = plain.dim, dtype, tuple(2**k for k in range(len(plain.config.channels)))
         self.multiple = plain.config.stride  # of which the sides of images are made
-        self.spread = plain.config.spread
         self.trunk: Any = folded.trunk
         self.describer = describer
         device = last.weight.device
@@ -162,7 +161,7 @@ class FastCompact(TrunkExtractor):
         features = self._features(images)
         last = self.trunk.head[2]
         logits = layers.conv_to_logit(_conv(features[0], self.trunk.head[0]), last.weight, last.bias)
-        logits = spread_logits(logits[:, 0].float(), self.spread)
+        logits = spread_logits(logits[:, 0].float(), self.trunk.spread)
         return _Maps(features[1:], logits[:, :height, :width].contiguous(), size)
 
     def _features(self, images: Tensor) -> list[Tensor]:
