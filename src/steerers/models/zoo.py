@@ -203,9 +203,8 @@ def _compact() -> Iterator[Entry]:
         ("compact-4-single", "compact-4", "the same at one scale: faster, for like distances", COMPACT, (1.0,), 0.0),
         ("compact-1", "compact", "compact as it was in 0.1", COMPACT_1, COMPACT_SCALES, 0.0),
     ):
-        network = parts.compact(
-            file, scales, coarse
-        )  # the threshold was chosen on held-out photographs, see docs/models.md
+        network = parts.compact(file, scales, coarse)
+        # The threshold was chosen on held-out photographs, see docs/models.md.
         entry = Entry(name, summary, 256, _SO2, "MIT", network, parts.shipped(file, name), order=16, threshold=0.05)
         mirror, consensus = (_if_there(file.with_name(f"{file.stem}-{what}.safetensors")) for what in FITTED)
         yield replace(entry, base=base, mirror=mirror, consensus=consensus)
