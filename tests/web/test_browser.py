@@ -234,7 +234,7 @@ def test_the_form_changes_the_match(example: Browser) -> None:
     many = example.found()["matches"]
     example.ask("""() => {
       const range = document.querySelector('#threshold');
-      range.value = 0.6;
+      range.value = 0.9;
       range.dispatchEvent(new Event('input'));
     }""")
     example.wait_for(lambda: example.found()["matches"] < 0.8 * many)
