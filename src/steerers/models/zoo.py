@@ -45,7 +45,7 @@ SHIPPED = Path(__file__).parent / "data" / "steerers"
 COMPACT, COMPACT_1 = (Path(__file__).parent / "data" / f"compact-{name}.safetensors" for name in ("4", "1"))
 COMPACT_SCALES = (1.0, 0.5)
 COMPACT_COARSE = 0.5
-"""Of their scores: see :class:`~steerers.models.compact.Pyramid`."""
+"""The power of the scale by which keypoints count less; see :class:`~steerers.models.compact.Pyramid`."""
 FITTED = ("mirror", "consensus")
 """What lies beside the weights of an embedded model, in files of its own."""
 

@@ -161,7 +161,7 @@ class FastCompact(TrunkExtractor):
         features = self._features(images)
         last = self.trunk.head[2]
         logits = layers.conv_to_logit(_conv(features[0], self.trunk.head[0]), last.weight, last.bias)
-        logits = spread_logits(logits[:, 0].float(), self.trunk.spread)
+        logits = spread_logits(logits[:, 0], self.trunk.spread)
         return _Maps(features[1:], logits[:, :height, :width].contiguous(), size)
 
     def _features(self, images: Tensor) -> list[Tensor]:
