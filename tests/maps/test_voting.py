@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from steerers.features import Matches
@@ -44,6 +44,7 @@ def make(matrix: np.ndarray, right: int, wrong: int, seed: int, rotations: str =
 
 @settings(max_examples=20, deadline=None)
 @given(st.floats(-3.1, 3.1), st.floats(0.7, 1.4), st.integers(0, 1000))
+@example(2.0, 1.0, 28)  # half way between two of 30 rotations
 def test_ten_of_two_hundred_place_the_photograph(angle: float, scale: float, seed: int) -> None:
     matrix = similarity(angle, scale, (900.0, 700.0))
     found = vote(make(matrix, 12, 200, seed), SIZE, (0.6, 1.6))
