@@ -156,10 +156,10 @@ def test_wrong_thresholds_are_refused(threshold: float) -> None:
 
 def test_files_keep_it(tmp_path: Path) -> None:
     consensus, of = network(5), drawn(5)
-    consensus.save(tmp_path / "mine.safetensors", {"model": "compact-4"})
-    again = Consensus.load(tmp_path / "mine.safetensors", "compact-4")
+    consensus.save(tmp_path / "mine.safetensors", {"model": "compact-5"})
+    again = Consensus.load(tmp_path / "mine.safetensors", "compact-5")
     assert torch.equal(consensus(of), again(of))
-    with pytest.raises(WeightsError, match=r"mine\.safetensors: a consensus for model 'compact-4', not for 'sift'"):
+    with pytest.raises(WeightsError, match=r"mine\.safetensors: a consensus for model 'compact-5', not for 'sift'"):
         Consensus.load(tmp_path / "mine.safetensors", "sift")
 
 

@@ -198,6 +198,15 @@ def test_options_that_are_gone_are_read_where_they_were_off() -> None:
         ({"matching": {"radius": 0}}, "matching: radius must be positive"),
         ({"keypoints": {"suppress": 2}}, "keypoints: suppress must be odd"),
         ({"keypoints": {"prior": "sfm", "most": 9}}, "keypoints: most does not apply to DeDoDe's objective"),
+        ({"keypoints": {"targets": "repeated"}}, "keypoints: targets 'repeated' .* set keypoints.prior to 'none'"),
+        (
+            {"keypoints": {"targets": "repeated", "prior": "none", "most": 9, "area": 9.0}},
+            "keypoints: area, most do not apply to targets 'repeated', which are as many as are found by both views",
+        ),
+        (
+            {"keypoints": {"targets": "repeated", "prior": "sfm"}},
+            "keypoints: targets does not apply to DeDoDe's objective",
+        ),
         ({"keypoints": {"dedode": {"targets": 9}}}, "keypoints: dedode is DeDoDe's objective, of prior 'sfm'"),
     ],
 )

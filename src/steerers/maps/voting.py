@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 NEAR = math.radians(25.0)
 """Largest difference of the rotation of a match from the one that it votes for."""
 TURNS = 60
-"""Rotations that are tried; with half as many, right matches at the rim of a photograph miss by more than ``WITHIN``."""
+"""Rotations that are tried; of half as many, the nearest moves what is at the rim by more than ``WITHIN``."""
 STEP = 1.12
 """Ratio of the scales that are tried."""
 SURE = 1.25

@@ -112,6 +112,20 @@ def test_what_is_not_allowed_and_what_only_fills_up_do_not_count() -> None:
     assert float(everywhere["logits"].total) > 1
 
 
+@given(st.floats(0, 5000))
+def test_how_low_logits_are_away_from_keypoints_does_not_matter(lower: float) -> None:
+    """Logits whose keypoints were rewarded are hundreds lower everywhere else."""
+    xy, real = torch.tensor([[[10.25, 9.5]]]), torch.ones(1, 1, dtype=torch.bool)
+    target = bumps(xy[0], 32).clamp(min=-40).requires_grad_()
+    low = torch.where(target.detach() > -20, target.detach(), target.detach() - lower)
+    allowed = torch.ones_like(low, dtype=torch.bool)
+    for pair in ((low, target), (target, low)):
+        term = logit_terms(*pair, allowed, xy, real, DistillationOptions())["logits"]
+        assert float(term.total.detach()) < 1e-4
+    raised = torch.where(target.detach() > -20, target.detach(), -3.0)  # keypoints where the teachers have none
+    assert float(logit_terms(raised, target.detach(), allowed, xy, real, DistillationOptions())["logits"].total) > 1
+
+
 def test_what_fills_up_may_lie_beyond_the_border() -> None:
     xy = torch.tensor([[[10.0, 10.0], [-0.8, 31.9]]])
     target, real = bumps(xy[0, :1], 32), torch.tensor([[True, False]])

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 KEYPOINTS = KeypointOptions(area=40.0)
 
 
-def joint(steerer: Steerer | None = None) -> JointObjective:
-    return JointObjective(compact(), steerer or small_steerer(), OPTIONS, KEYPOINTS)
+def joint(steerer: Steerer | None = None, keypoints: KeypointOptions = KEYPOINTS) -> JointObjective:
+    return JointObjective(compact(), steerer or small_steerer(), OPTIONS, keypoints)
 
 
 def with_tracks(batch: PairBatch, dense: bool) -> PairBatch:
@@ -39,8 +39,9 @@ def total(objective: JointObjective, batch: PairBatch) -> Tensor:
     return sum((t.weight * t.total / t.count.clamp(min=1) for t in terms.values()), torch.zeros(()))
 
 
-def test_a_small_network_learns_one_batch() -> None:
-    objective, batch = joint().train(), batch_of(photographs())
+@pytest.mark.parametrize("keypoints", [KEYPOINTS, KeypointOptions(targets="repeated", prior="none")])
+def test_a_small_network_learns_one_batch(keypoints: KeypointOptions) -> None:
+    objective, batch = joint(keypoints=keypoints).train(), batch_of(photographs())
     assert list(objective.networks()) == ["network", "steerer"]
     start = objective.steerer.generator().detach().clone()
     optimiser, found = torch.optim.Adam(objective.parameters(), lr=1e-2), []

@@ -18,9 +18,10 @@ from steerers.datasets.pairs import PairBatch, pixel_grid
 from steerers.datasets.views import Views
 from steerers.models.compact import CompactConfig
 from steerers.models.sampling import peaks
-from steerers.training.objectives import Term
+from steerers.training.objectives import Term, Terms
 from steerers.training.objectives.keypoints import (
     DetectorObjective,
+    Found,
     KeypointOptions,
     _expected,
     corner_response,
@@ -28,6 +29,7 @@ from steerers.training.objectives.keypoints import (
     keypoint_terms,
     look_up,
     repeatability,
+    repeated_targets,
     reprojection_error,
     reprojection_terms,
     without_margin,
@@ -49,6 +51,20 @@ def logits_like(batch: PairBatch, seed: int = 0) -> tuple[Tensor, Tensor]:
     return first.requires_grad_(), second.requires_grad_()
 
 
+def terms_of(
+    logits0: Tensor,
+    logits1: Tensor,
+    batch: PairBatch,
+    options: KeypointOptions,
+    progress: float,
+    found: Found | None = None,
+) -> Terms:
+    """Of views that have found nothing yet, unless told."""
+    xy = torch.zeros(len(logits0), 0, 2)
+    nothing = (xy, xy, (xy[..., 0].bool(),) * 2)
+    return keypoint_terms(logits0, logits1, batch, options, progress, found or nothing)
+
+
 # The cross entropy ----------------------------------------------------------------------------------------------------
 
 
@@ -56,7 +72,7 @@ def logits_like(batch: PairBatch, seed: int = 0) -> tuple[Tensor, Tensor]:
 def test_the_loss_is_the_cross_entropy_to_the_best_common_pixels(seed: int, most: int, by: tuple[int, int]) -> None:
     batch = shifted((float(by[0]), float(by[1])), count=2)
     logits0, logits1 = logits_like(batch, seed)
-    term = keypoint_terms(logits0, logits1, batch, dataclasses.replace(PLAIN, most=most), 0.0)["keypoints"]
+    term = terms_of(logits0, logits1, batch, dataclasses.replace(PLAIN, most=most), 0.0)["keypoints"]
     total = 0.0
     first_logits, second_logits = logits0.detach(), logits1.detach()
     for pair in range(2):  # the same written out, pixel by pixel
@@ -112,9 +128,9 @@ def test_targets_with_sigma_lie_between_the_pixels_of_both_views() -> None:
     options = dataclasses.replace(PLAIN, most=1, sigma=0.8)
     right = [hill((9.25, 8.75)), hill((11.75, 7.25))]
     wrong = [hill((9.25, 8.75)), hill((12.15, 7.25))]
-    totals = [float(keypoint_terms(*pair, batch, options, 0.0)["keypoints"].total.detach()) for pair in (right, wrong)]
+    totals = [float(terms_of(*pair, batch, options, 0.0)["keypoints"].total.detach()) for pair in (right, wrong)]
     assert totals[0] < totals[1]
-    keypoint_terms(*right, batch, options, 0.0)["keypoints"].total.backward()
+    terms_of(*right, batch, options, 0.0)["keypoints"].total.backward()
     pixels = torch.tensor([[[9, 9]]])
     moved = peaks(right[0].detach() - 0.5 * right[0].grad, pixels)
     assert float((moved - torch.tensor([9.25, 8.75])).abs().max()) < 0.06
@@ -125,7 +141,7 @@ def test_what_one_view_alone_sees_is_not_judged_and_padding_always_is() -> None:
     masks0[:, :, :3] = False
     batch = shifted((6.0, 0.0), masks0=masks0)
     logits0, logits1 = logits_like(batch)
-    keypoint_terms(logits0, logits1, batch, PLAIN, 0.0)["keypoints"].total.backward()
+    terms_of(logits0, logits1, batch, PLAIN, 0.0)["keypoints"].total.backward()
     assert (logits0.grad[:, :, :3] > 0).all()  # outside of the photograph: less likely from now on
     assert (logits0.grad[:, :, 14:] == 0).all()  # moved out of the second view
     assert (logits1.grad[:, :, :6] == 0).all()  # not in the first view
@@ -161,11 +177,11 @@ def test_clutter_is_no_place_for_keypoints_and_what_the_other_does_not_see_is_no
     options = dataclasses.replace(PLAIN, clutter=4)
     seen0 = known & batch.warp_pixels(0)[1]
     object.__setattr__(batch.warp, "forward", lambda xy: (Shift.forward(batch.warp, xy)[0], inside(xy, seen0)))
-    keypoint_terms(logits0, logits1, batch, options, 0.0)["keypoints"].total.backward()
+    terms_of(logits0, logits1, batch, options, 0.0)["keypoints"].total.backward()
     assert (logits0.grad[:, :, 14:] > 0).all()  # clutter: less likely from now on
     assert (logits0.grad[0, 8, 8:11] == 0).all()  # beside what is known
     logits0.grad = None
-    keypoint_terms(logits0, logits1, batch, PLAIN, 0.0)["keypoints"].total.backward()
+    terms_of(logits0, logits1, batch, PLAIN, 0.0)["keypoints"].total.backward()
     assert (logits0.grad[:, :, 14:] == 0).all()  # unless asked, it is not judged
 
 
@@ -181,7 +197,7 @@ def test_pairs_with_depth_have_targets_by_an_area_of_their_own(known_area: float
     everywhere = torch.ones(1, 16, 20, dtype=torch.bool)
     for known, expected in ((None, 4), ((everywhere, everywhere), count)):
         batch = shifted(known=known)
-        assert float(keypoint_terms(*logits_like(batch), batch, options, 0.0)["keypoints"].count) == expected
+        assert float(terms_of(*logits_like(batch), batch, options, 0.0)["keypoints"].count) == expected
 
 
 @given(seeds, st.sampled_from([1, 5]), st.floats(1, 60))
@@ -193,7 +209,7 @@ def test_targets_are_as_many_as_the_area_allows_and_never_in_padding(seed: int, 
     with torch.no_grad():
         logits0[~masks0], logits1[~masks1] = 50.0, 50.0  # a network that finds keypoints outside of the photographs
     options = dataclasses.replace(PLAIN, area=area, most=100, suppress=suppress)
-    term = keypoint_terms(logits0, logits1, batch, options, 0.0)["keypoints"]
+    term = terms_of(logits0, logits1, batch, options, 0.0)["keypoints"]
     seen = masks0.clone()
     seen[:, :, 18:], seen[:, 15:] = False, False  # moved out of the second view
     seen[:, :15, :18] &= masks1[:, 1:, 2:]
@@ -207,14 +223,15 @@ def test_targets_are_as_many_as_the_area_allows_and_never_in_padding(seed: int, 
         assert logits.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("prior", ["corners", "none"])
-def test_views_that_share_nothing_give_no_loss_and_no_nan(prior: str) -> None:
+@pytest.mark.parametrize(
+    "options", [KeypointOptions(), KeypointOptions(prior="none"), KeypointOptions(prior="none", targets="repeated")]
+)
+def test_views_that_share_nothing_give_no_loss_and_no_nan(options: KeypointOptions) -> None:
     batch = shifted((99.0, 0.0), count=2)
-    options = KeypointOptions(prior=prior)  # type: ignore[arg-type]
     logits0, logits1 = logits_like(batch)
-    terms = keypoint_terms(logits0, logits1, batch, options, 0.0)
     xy = torch.full((2, 3, 2), 4.0, requires_grad=True)
     real = (torch.ones(2, 3, dtype=torch.bool),) * 2
+    terms = terms_of(logits0, logits1, batch, options, 0.0, (xy.detach(), xy.detach(), real))
     terms |= reprojection_terms(xy, xy, batch, real, options)
     assert float(terms["keypoints"].count) == float(terms["reprojection"].count) == 0.0
     total = sum(term.total for term in terms.values())
@@ -237,7 +254,7 @@ def test_the_margin_of_a_photograph_is_padding() -> None:
     logits0, logits1 = logits_like(inner)
     with torch.no_grad():
         logits0[:, :, 11], logits1[:, :, 12] = 9.0, 9.0  # within the first, in the margin of the second
-    keypoint_terms(logits0, logits1, inner, PLAIN, 0.0)["keypoints"].total.backward()
+    terms_of(logits0, logits1, inner, PLAIN, 0.0)["keypoints"].total.backward()
     assert (logits1.grad[:, :, 12] > 0).all()
     xy = torch.tensor([[[11.0, 4.0], [5.0, 4.0]]])
     real = (torch.ones(1, 2, dtype=torch.bool),) * 2
@@ -250,7 +267,7 @@ def test_the_margin_of_a_photograph_is_padding() -> None:
 def targets_of(batch: PairBatch, options: KeypointOptions, progress: float = 0.0) -> set[tuple[int, int]]:
     """Where a network that knows nothing is pulled to."""
     logits0, logits1 = (torch.zeros_like(batch.masks0, dtype=torch.float32).requires_grad_() for _ in (0, 1))
-    keypoint_terms(logits0, logits1, batch, options, progress)["keypoints"].total.backward()
+    terms_of(logits0, logits1, batch, options, progress)["keypoints"].total.backward()
     y, x = (logits0.grad[0] < 0).nonzero().T
     return {(int(a), int(b)) for a, b in zip(x, y, strict=True)}
 
@@ -482,6 +499,77 @@ def test_targets_are_the_best_of_what_is_allowed(
         if len(x) > 1:
             distances = (xy[pair][real[pair]][:, None] - xy[pair][real[pair]]).abs().amax(-1)
             assert int(distances.fill_diagonal_(99).min()) > suppress // 2
+
+
+REPEATED = KeypointOptions(targets="repeated", prior="none", sigma=0.0, reprojection=0.0, reprojection_radius=1.5)
+
+
+def scattered(batch: PairBatch, seed: int, counts: tuple[int, int] = (30, 25)) -> Found:
+    """Keypoints of both views, some of the second within two pixels of where the first's are seen, some not real."""
+    generator = torch.Generator().manual_seed(seed)
+    size, pairs = torch.tensor([20.0, 16.0]) - 1, len(batch.masks0)
+    xy0 = torch.rand(pairs, counts[0], 2, generator=generator) * size
+    xy1 = torch.rand(pairs, counts[1], 2, generator=generator) * size
+    near = batch.warp.forward(xy0)[0][:, : counts[1] // 2]
+    near = near + 4 * torch.rand(near.shape, generator=generator) - 2
+    xy1[:, : near.shape[1]] = torch.where(near.isfinite(), near, xy1[:, : near.shape[1]])
+    real0, real1 = (torch.rand(pairs, count, generator=generator) < 0.8 for count in counts)
+    return xy0, xy1, (real0, real1)
+
+
+@given(seeds, st.tuples(st.floats(-5, 5), st.floats(-5, 5)), st.floats(0.3, 3))
+def test_repeated_targets_are_what_both_found_half_way_between(
+    seed: int, by: tuple[float, float], radius: float
+) -> None:
+    """Against every keypoint of one view beside every one of the other."""
+    batch = shifted(by, count=2)
+    found = scattered(batch, seed)
+    xy0, xy1, (real0, real1) = found
+    first, second, repeated = repeated_targets(found, batch, radius)
+    for pair in range(2):
+        apart = (xy0[pair, :, None].double() + torch.tensor(by) - xy1[pair].double()).norm(dim=2)  # (N, M)
+        seen0 = batch.warp.forward(xy0)[1][pair] & real0[pair]
+        seen1 = batch.warp.backward(xy1)[1][pair] & real1[pair]
+        ahead = apart.masked_fill(~(seen0[:, None] & real1[pair]), math.inf)
+        back = apart.masked_fill(~(real0[pair][:, None] & seen1), math.inf)
+        for i in range(len(xy0[pair])):
+            j = int(ahead[i].argmin())
+            expected = float(ahead[i, j]) < radius and int(back[:, j].argmin()) == i and float(back[i, j]) < radius
+            assert bool(repeated[pair, i]) == expected
+            if expected:
+                middle = (xy0[pair, i] + xy1[pair, j] - torch.tensor(by)) / 2
+                assert_near(first[pair, i], middle, 1e-4)
+                assert_near(second[pair, i], middle + torch.tensor(by), 1e-4)
+
+
+@given(seeds)
+def test_the_loss_of_repeated_keypoints_is_their_cross_entropy(seed: int) -> None:
+    batch = shifted((2.0, -1.0), count=2)
+    found = scattered(batch, seed)
+    logits0, logits1 = logits_like(batch, seed)
+    term = terms_of(logits0, logits1, batch, REPEATED, 0.0, found)["keypoints"]
+    first, second, repeated = repeated_targets(found, batch, 1.5)
+    total = 0.0
+    for logits, xy, side in ((logits0, first, 0), (logits1, second, 1)):
+        seen = logits.detach().masked_fill(~batch.warp_pixels(side)[1], -math.inf)
+        log = logits.detach() - seen.flatten(1).logsumexp(dim=1).view(-1, 1, 1)
+        total -= float(look_up(log, xy)[repeated].double().sum())
+    assert float(term.count) == int(repeated.sum())
+    assert float(term.total.detach()) == pytest.approx(total, rel=1e-4, abs=1e-4)
+
+
+def test_what_one_view_alone_found_becomes_less_likely() -> None:
+    batch = shifted((2.0, 0.0))
+    logits0, logits1 = (torch.zeros(1, 16, 20).requires_grad_() for _ in (0, 1))
+    with torch.no_grad():
+        logits0[0, 5, 5], logits0[0, 10, 10], logits1[0, 5, 7] = 3.0, 4.0, 3.0
+    xy0, xy1 = torch.tensor([[[5.0, 5.0], [10.0, 10.0]]]), torch.tensor([[[7.0, 5.0], [15.0, 3.0]]])
+    real = (torch.ones(1, 2, dtype=torch.bool),) * 2
+    terms_of(logits0, logits1, batch, REPEATED, 0.0, (xy0, xy1, real))["keypoints"].total.backward()
+    assert logits0.grad[0, 5, 5] < 0  # found by both: likelier from now on
+    assert logits1.grad[0, 5, 7] < 0
+    assert logits0.grad[0, 10, 10] > 0
+    assert logits1.grad[0, 3, 15] > 0
 
 
 # Reprojection ---------------------------------------------------------------------------------------------------------

@@ -28,6 +28,9 @@ from steerers.training.objectives.keypoints import KeypointOptions, without_marg
 
 FARTHEST = 1.0
 """Pixels: a top of the network's logits that is farther from the teachers' is not pulled there, but its logits are."""
+LOWEST = -17.0
+"""Below a view's highest logit: what is lower is no keypoint, by however much. Where keypoints were rewarded for long,
+logits away from them are lower by hundreds, and their squared differences were all that a network learnt from."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ def logit_terms(
     """
     pixels = xy.round().long().clamp(min=0).minimum(xy.new_tensor([logits.shape[2] - 1, logits.shape[1] - 1]).long())
     weights = (options.elsewhere + (1 - options.elsewhere) * _around(pixels, real, logits)) * allowed
-    off = logits - target
+    off = _bounded(logits, allowed) - _bounded(target, allowed)
     off = off - (weights * off).sum(dim=(1, 2), keepdim=True) / weights.sum(dim=(1, 2), keepdim=True).clamp(min=1)
     distances = (peaks(logits, pixels) - xy).norm(dim=2)  # (B, N)
     near = real & (distances.detach() < FARTHEST)
@@ -180,6 +183,12 @@ def logit_terms(
         "logits": Term((weights * off.square()).sum(), weights.sum().detach()),
         "places": Term(torch.where(near, distances, 0.0).sum(), near.sum().to(distances), options.places),
     }
+
+
+def _bounded(logits: Tensor, allowed: Tensor) -> Tensor:
+    """(B, H, W) logits less their view's highest, none lower than :data:`LOWEST`."""
+    top = logits.detach().masked_fill(~allowed, -math.inf).amax(dim=(1, 2), keepdim=True)
+    return (logits - torch.where(top.isfinite(), top, 0.0)).clamp(min=LOWEST)
 
 
 def _around(pixels: Tensor, real: Tensor, like: Tensor) -> Tensor:

@@ -57,19 +57,19 @@ class JointObjective(Objective):
         """What the two views of each pair teach each other."""
         with torch.autocast(maps.logits.device.type, enabled=False):
             logits0, logits1 = maps.logits.chunk(2)
-            xy0, xy1, (real0, real1) = self._detect(maps, batch)
+            xy0, xy1, real = self._detect(maps, batch)
+            first, second = xy0.detach(), xy1.detach()
             terms: Terms = {}
             if batch.dense:
-                terms = keypoint_terms(logits0, logits1, batch, self.keypoints, progress)
+                terms = keypoint_terms(logits0, logits1, batch, self.keypoints, progress, (first, second, real))
                 if self.keypoints.reprojection > 0:
-                    terms |= reprojection_terms(xy0, xy1, batch, (real0, real1), self.keypoints)
-            pairs = self._describe(maps, xy0.detach(), xy1.detach(), (real0, real1), batch, True)
+                    terms |= reprojection_terms(xy0, xy1, batch, real, self.keypoints)
+            pairs = self._describe(maps, first, second, real, batch, True)
             nll, probabilities = self.matcher.terms(pairs)
             # Where a keypoint is NaN, so is the loss: its backward pass would crash, and the loop does not begin it.
-            terms["nll"] = nll._replace(total=nll.total + 0.0 * (xy0.detach().sum() + xy1.detach().sum()))
+            terms["nll"] = nll._replace(total=nll.total + 0.0 * (first.sum() + second.sum()))
             if self.keypoints.reliability > 0:
-                found = (xy0.detach(), xy1.detach())
-                reward = _reward((logits0, logits1), found, pairs.matches, probabilities)
+                reward = _reward((logits0, logits1), (first, second), pairs.matches, probabilities)
                 terms["reliability"] = reward._replace(weight=self.keypoints.reliability)
         return terms
 

@@ -6,7 +6,7 @@ The objective here is this package's own, for photographs; DeDoDe's is in :mod:`
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -35,6 +35,11 @@ class KeypointOptions:
     between pixels: its logarithm is a paraboloid, so that a network that has learnt it puts the top of its own where
     the target is (``peaks`` of :mod:`steerers.models.sampling`).
 
+    The best pixels of a sum are also those along a strong edge, each as good as its neighbour: found again where both
+    views are of one photograph, not where they are of two. With ``targets = "repeated"`` the targets are what both
+    views found on their own at the same place. What only one of them found is none, and along an edge few are found
+    again, by luck, so that edges lose to corners and blobs, however faint these are.
+
     With ``sfm``, points of the reconstruction, it is DeDoDe's (:mod:`.dedode_keypoints`), whose options are in
     ``dedode``; of those here only ``num_keypoints`` and ``radius`` apply then.
 
@@ -44,6 +49,9 @@ class KeypointOptions:
     matchability is for, too.
 
     Attributes:
+        targets: ``"joint"``, the best pixels of the sum, or ``"repeated"``, keypoints that both views found within
+            ``reprojection_radius`` of each other, half way between. These have no prior, and ``area``, ``known_area``,
+            ``most`` and ``suppress`` are not for them: there are as many as are repeated.
         area: pixels of the common part for each target.
         known_area: the same of pairs whose warp is known by depth maps, and so in a part of what both views see; 0 is
             ``area``.
@@ -65,6 +73,7 @@ class KeypointOptions:
         dedode: for the prior ``sfm`` alone.
     """
 
+    targets: Literal["joint", "repeated"] = "joint"
     area: float = 220.0
     known_area: float = 0.0
     clutter: int = 0
@@ -91,31 +100,31 @@ class KeypointOptions:
         check_options(self, "not be negative", lambda value: value >= 0, *least)
         if self.prior != "sfm" and self.dedode != DedodeOptions():
             raise ValueError(f"dedode is DeDoDe's objective, of prior 'sfm': it does not apply to {self.prior!r}")
-        changed = [name for name in _OURS if getattr(self, name) != getattr(KeypointOptions, name)]
-        if self.prior == "sfm" and changed:
-            raise ValueError(
-                f"{', '.join(changed)} {'does' if len(changed) == 1 else 'do'} not apply to DeDoDe's objective (prior "
-                "'sfm'): it has dedode.targets, dedode.splat and dedode.matchability"
-            )
+        if self.prior == "sfm":
+            reason = "DeDoDe's objective (prior 'sfm'): it has dedode.targets, dedode.splat and dedode.matchability"
+            self._refuse(_OURS, reason)
+        elif self.targets == "repeated":
+            if self.prior != "none":
+                raise ValueError(
+                    "targets 'repeated' are what views find on their own: set keypoints.prior to 'none', and start "
+                    "from a network that finds keypoints (model.weights)"
+                )
+            self._refuse(_OF_JOINT, "targets 'repeated', which are as many as are found by both views")
 
+    def _refuse(self, names: Sequence[str], reason: str) -> None:
+        changed = [name for name in names if getattr(self, name) != getattr(KeypointOptions, name)]
+        if changed:
+            raise ValueError(f"{', '.join(changed)} {'does' if len(changed) == 1 else 'do'} not apply to {reason}")
+
+
+Found = tuple[Tensor, Tensor, Real]
+"""(B, N, 2) and (B, M, 2) keypoints that the two views of each pair found on their own, and which of them are real."""
 
 TELLING = 0.05
 """The fraction of a view whose depth must be known before the rest is taken for clutter."""
 
-_OURS = (
-    "area",
-    "known_area",
-    "clutter",
-    "most",
-    "suppress",
-    "sigma",
-    "prior_weight",
-    "prior_until",
-    "reprojection",
-    "reprojection_radius",
-    "reliability",
-    "margin",
-)
+_OF_JOINT = ("area", "known_area", "most", "suppress", "prior_weight", "prior_until")
+_OURS = ("targets", *_OF_JOINT, "clutter", "sigma", "reprojection", "reprojection_radius", "reliability", "margin")
 
 
 def without_margin(batch: PairBatch, margin: int) -> PairBatch:
@@ -130,27 +139,55 @@ def without_margin(batch: PairBatch, margin: int) -> PairBatch:
 
 
 def keypoint_terms(
-    logits0: Tensor, logits1: Tensor, batch: PairBatch, options: KeypointOptions, progress: float
+    logits0: Tensor, logits1: Tensor, batch: PairBatch, options: KeypointOptions, progress: float, found: Found
 ) -> Terms:
-    """Cross entropy of both views' keypoints to the targets that they choose together."""
-    (moved0, seen0), (_, seen1) = (batch.warp_pixels(side) for side in (0, 1))
+    """Cross entropy of both views' keypoints to the targets that they choose together; ``found`` is what each has."""
+    seen0, seen1 = (batch.warp_pixels(side)[1] for side in (0, 1))
     # What one view alone sees is not judged; what lies outside of a photograph is never a keypoint, nor is clutter.
     wrong0, wrong1 = wrong_places(batch, options.clutter)
     log0 = logits0.float() - _log_sum(logits0, seen0 | wrong0)
     log1 = logits1.float() - _log_sum(logits1, seen1 | wrong1)
-    area = options.area if batch.known is None else options.known_area or options.area
-    with torch.no_grad():
-        prior0, prior1 = _priors(batch, options, progress)
-        moved_log1 = look_up(log1 + prior1, moved0).view_as(log0)
-        pixels, real = joint_targets(log0 + prior0, moved_log1, seen0, options.most, options.suppress)
-        xy = peaks(log0 + prior0 + moved_log1, pixels) if options.sigma > 0 else pixels.float()
-        allowed = (seen0.flatten(1).sum(dim=1) / area).ceil()  # (B,)
-        real = real & (torch.arange(xy.shape[1], device=xy.device) < allowed[:, None])
-    there, seen = batch.warp.forward(xy)
-    real = real & seen
-    each = _expected(log0, xy, options.sigma) + _expected(log1, there, options.sigma)
+    if options.targets == "repeated":
+        first, second, real = repeated_targets(found, batch, options.reprojection_radius)
+    else:
+        first, second, real = _joint_targets(log0, log1, batch, options, progress)
+    each = _expected(log0, first, options.sigma) + _expected(log1, second, options.sigma)
     total = -torch.where(real, each, 0.0).sum() + 0.0 * (logits0.sum() + logits1.sum())
     return {"keypoints": Term(total, real.sum().to(total))}
+
+
+@torch.no_grad()
+def repeated_targets(found: Found, batch: PairBatch, radius: float) -> tuple[Tensor, Tensor, Tensor]:
+    """What both views found on their own within ``radius`` pixels, half way between the two places in each view.
+
+    Returns:
+        (B, N, 2) pixels of the first views and of the second, and (B, N) bool, which of the N were repeated.
+    """
+    xy0, xy1, real = found
+    pair, i, j = correspondences(xy0, xy1, batch.warp, radius, *real).unbind(dim=1)
+    there, here = batch.warp.forward(xy0)[0], batch.warp.backward(xy1)[0]
+    repeated, first, second = torch.zeros_like(real[0]), xy0.clone(), there.clone()
+    repeated[pair, i] = True
+    first[pair, i] = (xy0[pair, i] + here[pair, j]) / 2
+    second[pair, i] = (there[pair, i] + xy1[pair, j]) / 2
+    return first, second, repeated
+
+
+@torch.no_grad()
+def _joint_targets(
+    log0: Tensor, log1: Tensor, batch: PairBatch, options: KeypointOptions, progress: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The best pixels of the sum of both views' (B, H, W) log-probabilities, as :func:`repeated_targets` gives them."""
+    moved0, seen0 = batch.warp_pixels(0)
+    area = options.area if batch.known is None else options.known_area or options.area
+    prior0, prior1 = _priors(batch, options, progress)
+    moved_log1 = look_up(log1 + prior1, moved0).view_as(log0)
+    pixels, real = joint_targets(log0 + prior0, moved_log1, seen0, options.most, options.suppress)
+    xy = peaks(log0 + prior0 + moved_log1, pixels) if options.sigma > 0 else pixels.float()
+    allowed = (seen0.flatten(1).sum(dim=1) / area).ceil()  # (B,)
+    real = real & (torch.arange(xy.shape[1], device=xy.device) < allowed[:, None])
+    there, seen = batch.warp.forward(xy)
+    return xy, there, real & seen
 
 
 @torch.no_grad()
@@ -238,9 +275,9 @@ class DetectorObjective(Objective):
         with torch.autocast(logits0.device.type, enabled=False):
             if self.options.prior == "sfm":
                 return dedode_terms(logits0, logits1, batch, self.options.dedode)
-            terms = keypoint_terms(logits0, logits1, batch, self.options, progress)
+            xy0, xy1, real = self._detect(logits0, logits1, batch)
+            terms = keypoint_terms(logits0, logits1, batch, self.options, progress, (xy0.detach(), xy1.detach(), real))
             if self.options.reprojection > 0:
-                xy0, xy1, real = self._detect(logits0, logits1, batch)
                 terms |= reprojection_terms(xy0, xy1, batch, real, self.options)
         return terms
 
@@ -249,13 +286,13 @@ class DetectorObjective(Objective):
         batch = without_margin(batch, self.options.margin)
         logits0, logits1 = self._logits(batch)
         with torch.autocast(logits0.device.type, enabled=False):
+            xy0, xy1, real = self._detect(logits0, logits1, batch)
             if self.options.prior == "sfm":
                 joint = dedode_terms(logits0, logits1, batch, self.options.dedode)["keypoints"]
                 nll = (float(joint.total), 2.0 * len(batch))  # of an image, whatever the size of the batch
             else:
-                term = keypoint_terms(logits0, logits1, batch, self.options, 1.0)["keypoints"]
+                term = keypoint_terms(logits0, logits1, batch, self.options, 1.0, (xy0, xy1, real))["keypoints"]
                 nll = (float(term.total), float(term.count))
-            xy0, xy1, real = self._detect(logits0, logits1, batch)
             found = repeatability(xy0, xy1, batch, real, self.options.radius)
         return {"nll": nll, "repeatability": found}
 
