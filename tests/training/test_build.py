@@ -110,6 +110,8 @@ def random_weights(kind: str) -> Path:
 def reduced_keypoints(options: KeypointOptions) -> KeypointOptions:
     if options.prior == "sfm":
         return dataclasses.replace(options, num_keypoints=16, dedode=dataclasses.replace(options.dedode, targets=16))
+    if options.targets == "repeated":
+        return dataclasses.replace(options, num_keypoints=16)
     return dataclasses.replace(options, num_keypoints=16, most=16)
 
 
