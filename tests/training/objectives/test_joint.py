@@ -39,7 +39,14 @@ def total(objective: JointObjective, batch: PairBatch) -> Tensor:
     return sum((t.weight * t.total / t.count.clamp(min=1) for t in terms.values()), torch.zeros(()))
 
 
-@pytest.mark.parametrize("keypoints", [KEYPOINTS, KeypointOptions(targets="repeated", prior="none")])
+@pytest.mark.parametrize(
+    "keypoints",
+    [
+        KEYPOINTS,
+        KeypointOptions(targets="repeated", prior="none"),
+        KeypointOptions(targets="repeated", prior="none", tried=12, reliability=1.0),
+    ],
+)
 def test_a_small_network_learns_one_batch(keypoints: KeypointOptions) -> None:
     objective, batch = joint(keypoints=keypoints).train(), batch_of(photographs())
     assert list(objective.networks()) == ["network", "steerer"]

@@ -17,7 +17,7 @@ from steerers.datasets.folder import Photographs
 from steerers.datasets.pairs import PairBatch, pixel_grid
 from steerers.datasets.views import Views
 from steerers.models.compact import CompactConfig
-from steerers.models.sampling import peaks
+from steerers.models.sampling import KeypointSampling, choose_keypoints, peaks
 from steerers.training.objectives import Term, Terms
 from steerers.training.objectives.keypoints import (
     DetectorObjective,
@@ -25,6 +25,7 @@ from steerers.training.objectives.keypoints import (
     KeypointOptions,
     _expected,
     corner_response,
+    find_keypoints,
     joint_targets,
     keypoint_terms,
     look_up,
@@ -61,7 +62,7 @@ def terms_of(
 ) -> Terms:
     """Of views that have found nothing yet, unless told."""
     xy = torch.zeros(len(logits0), 0, 2)
-    nothing = (xy, xy, (xy[..., 0].bool(),) * 2)
+    nothing = Found.of(xy, xy, (xy[..., 0].bool(),) * 2, batch, 1.0)
     return keypoint_terms(logits0, logits1, batch, options, progress, found or nothing)
 
 
@@ -231,8 +232,8 @@ def test_views_that_share_nothing_give_no_loss_and_no_nan(options: KeypointOptio
     logits0, logits1 = logits_like(batch)
     xy = torch.full((2, 3, 2), 4.0, requires_grad=True)
     real = (torch.ones(2, 3, dtype=torch.bool),) * 2
-    terms = terms_of(logits0, logits1, batch, options, 0.0, (xy.detach(), xy.detach(), real))
-    terms |= reprojection_terms(xy, xy, batch, real, options)
+    found = Found.of(xy, xy, real, batch, 3.0)
+    terms = terms_of(logits0, logits1, batch, options, 0.0, found) | reprojection_terms(found, batch, 0.2)
     assert float(terms["keypoints"].count) == float(terms["reprojection"].count) == 0.0
     total = sum(term.total for term in terms.values())
     assert float(total.detach()) == pytest.approx(0.0, abs=1e-6)
@@ -314,7 +315,8 @@ def test_reprojection_pulls_keypoints_together() -> None:
     batch = shifted((4.0, 0.0))
     xy0 = torch.tensor([[[2.0, 2.0], [10.0, 8.0]]], requires_grad=True)
     xy1 = torch.tensor([[[7.0, 2.0], [14.0, 13.0]]], requires_grad=True)  # one pixel too far; nowhere near
-    term = reprojection_terms(xy0, xy1, batch, (torch.ones(1, 2, dtype=torch.bool),) * 2, PLAIN)["reprojection"]
+    found = Found.of(xy0, xy1, (torch.ones(1, 2, dtype=torch.bool),) * 2, batch, 3.0)
+    term = reprojection_terms(found, batch, 1.0)["reprojection"]
     assert (float(term.count), float(term.total.detach())) == (1.0, 1.0)
     term.total.backward()
     assert xy0.grad.tolist() == [[[-1.0, 0.0], [0.0, 0.0]]]
@@ -402,6 +404,8 @@ def test_warps_that_are_known_at_tracks_alone_are_refused() -> None:
         ({"margin": -1}, "margin must not be negative"),
         ({"sigma": -0.5}, "sigma must not be negative, got -0.5"),
         ({"reprojection_radius": 0.0}, "reprojection_radius must be positive, got 0.0"),
+        ({"targets": "repeated", "prior": "none", "tried": -1}, "tried must not be negative, got -1"),
+        ({"tried": 8}, "tried does not apply to targets 'joint', which are pixels of a sum: it is for 'repeated'"),
     ],
 )
 def test_wrong_options(changes: dict[str, object], message: str) -> None:
@@ -504,7 +508,7 @@ def test_targets_are_the_best_of_what_is_allowed(
 REPEATED = KeypointOptions(targets="repeated", prior="none", sigma=0.0, reprojection=0.0, reprojection_radius=1.5)
 
 
-def scattered(batch: PairBatch, seed: int, counts: tuple[int, int] = (30, 25)) -> Found:
+def scattered(batch: PairBatch, seed: int, radius: float = 1.5, counts: tuple[int, int] = (30, 25)) -> Found:
     """Keypoints of both views, some of the second within two pixels of where the first's are seen, some not real."""
     generator = torch.Generator().manual_seed(seed)
     size, pairs = torch.tensor([20.0, 16.0]) - 1, len(batch.masks0)
@@ -514,7 +518,7 @@ def scattered(batch: PairBatch, seed: int, counts: tuple[int, int] = (30, 25)) -
     near = near + 4 * torch.rand(near.shape, generator=generator) - 2
     xy1[:, : near.shape[1]] = torch.where(near.isfinite(), near, xy1[:, : near.shape[1]])
     real0, real1 = (torch.rand(pairs, count, generator=generator) < 0.8 for count in counts)
-    return xy0, xy1, (real0, real1)
+    return Found.of(xy0, xy1, (real0, real1), batch, radius)
 
 
 @given(seeds, st.tuples(st.floats(-5, 5), st.floats(-5, 5)), st.floats(0.3, 3))
@@ -523,9 +527,9 @@ def test_repeated_targets_are_what_both_found_half_way_between(
 ) -> None:
     """Against every keypoint of one view beside every one of the other."""
     batch = shifted(by, count=2)
-    found = scattered(batch, seed)
-    xy0, xy1, (real0, real1) = found
-    first, second, repeated = repeated_targets(found, batch, radius)
+    found = scattered(batch, seed, radius)
+    xy0, xy1, (real0, real1), *_ = found
+    first, second, repeated = repeated_targets(found, batch)
     for pair in range(2):
         apart = (xy0[pair, :, None].double() + torch.tensor(by) - xy1[pair].double()).norm(dim=2)  # (N, M)
         seen0 = batch.warp.forward(xy0)[1][pair] & real0[pair]
@@ -548,7 +552,7 @@ def test_the_loss_of_repeated_keypoints_is_their_cross_entropy(seed: int) -> Non
     found = scattered(batch, seed)
     logits0, logits1 = logits_like(batch, seed)
     term = terms_of(logits0, logits1, batch, REPEATED, 0.0, found)["keypoints"]
-    first, second, repeated = repeated_targets(found, batch, 1.5)
+    first, second, repeated = repeated_targets(found, batch)
     total = 0.0
     for logits, xy, side in ((logits0, first, 0), (logits1, second, 1)):
         seen = logits.detach().masked_fill(~batch.warp_pixels(side)[1], -math.inf)
@@ -565,11 +569,81 @@ def test_what_one_view_alone_found_becomes_less_likely() -> None:
         logits0[0, 5, 5], logits0[0, 10, 10], logits1[0, 5, 7] = 3.0, 4.0, 3.0
     xy0, xy1 = torch.tensor([[[5.0, 5.0], [10.0, 10.0]]]), torch.tensor([[[7.0, 5.0], [15.0, 3.0]]])
     real = (torch.ones(1, 2, dtype=torch.bool),) * 2
-    terms_of(logits0, logits1, batch, REPEATED, 0.0, (xy0, xy1, real))["keypoints"].total.backward()
+    found = Found.of(xy0, xy1, real, batch, 1.5)
+    terms_of(logits0, logits1, batch, REPEATED, 0.0, found)["keypoints"].total.backward()
     assert logits0.grad[0, 5, 5] < 0  # found by both: likelier from now on
     assert logits1.grad[0, 5, 7] < 0
     assert logits0.grad[0, 10, 10] > 0
     assert logits1.grad[0, 3, 15] > 0
+
+
+# What is tried --------------------------------------------------------------------------------------------------------
+
+SAMPLING = KeypointSampling(coverage=False, nms_size=3)
+TRIED = dataclasses.replace(REPEATED, tried=6)
+
+
+@given(seeds, st.integers(1, 8), st.integers(1, 12))
+def test_what_is_tried_comes_after_the_best_and_first_what_is_among_the_best_of_the_other_view(
+    seed: int, best: int, tried: int
+) -> None:
+    batch = shifted((2.0, -1.0), count=2)
+    logits0 = randn(2, 16, 20, seed=seed, dtype=torch.float32)
+    logits1 = logits0.roll((-1, 2), (1, 2)) + 0.7 * randn(2, 16, 20, seed=seed + 1, dtype=torch.float32)
+    options = dataclasses.replace(TRIED, tried=tried)
+    found = find_keypoints((logits0, logits1), batch, best, options, SAMPLING)
+    peaked = [choose_keypoints(own, 999, None, SAMPLING) for own in (logits0, logits1)]
+    again = {tuple(match) for match in found.repeated.tolist()}
+    for pair in range(2):
+        real = [peaked[side].real[pair].nonzero()[:, 0].tolist() for side in (0, 1)]
+        places = [[tuple(peaked[side].xy[pair, k].tolist()) for k in real[side]] for side in (0, 1)]
+        kept = [tuple(xy.tolist()) for xy in found.xy0[pair][found.real[0][pair]]]
+        other = [tuple(xy.tolist()) for xy in found.xy1[pair][found.real[1][pair]]]
+        assert kept[:best] == places[0][:best]
+        assert len(set(kept)) == len(kept) == min(best + tried, len(places[0]))
+        pool = set(places[0][: best + 4 * tried])
+        assert set(kept) <= pool
+        partners = {(x - 2.0, y + 1.0) for x, y in places[1][:best]} & pool  # peaks are whole pixels here
+        assert len(partners & set(kept[:best])) + min(tried, len(partners - set(kept[:best]))) == len(
+            partners & set(kept[: best + len(partners)])
+        )
+        expected = {
+            (pair, kept.index((x - 2.0, y + 1.0)), k) for k, (x, y) in enumerate(other) if (x - 2, y + 1) in kept
+        }
+        assert {match for match in again if match[0] == pair} >= expected
+
+
+def test_a_place_that_one_view_has_among_its_best_becomes_likelier_in_the_other() -> None:
+    batch = shifted((2.0, 0.0))
+    logits0, logits1 = torch.zeros(1, 16, 20), torch.zeros(1, 16, 20)
+    logits0[0, 5, 5], logits0[0, 10, 10] = 3.0, 1.0
+    logits1[0, 5, 7], logits1[0, 10, 12], logits1[0, 3, 15] = 1.0, 3.0, 2.0
+    logits0.requires_grad_()
+    logits1.requires_grad_()
+    for tried, sign in ((0, 1.0), (6, -1.0)):
+        options = dataclasses.replace(TRIED, tried=tried)
+        found = find_keypoints((logits0, logits1), batch, 1, options, SAMPLING)
+        assert found.best == 1 or not tried
+        logits0.grad = logits1.grad = None
+        terms_of(logits0, logits1, batch, options, 0.0, found)["keypoints"].total.backward()
+        for grad, (x, y) in (
+            (logits0.grad, (5, 5)),
+            (logits0.grad, (10, 10)),
+            (logits1.grad, (7, 5)),
+            (logits1.grad, (12, 10)),
+        ):
+            assert grad[0, y, x] * sign > 0 or (not tried and grad[0, y, x] == 0)
+        assert logits1.grad[0, 3, 15] >= 0
+
+
+def test_what_neither_view_has_among_its_best_is_no_target() -> None:
+    batch = shifted((2.0, 0.0))
+    xy0 = torch.tensor([[[5.0, 5.0], [10.0, 10.0], [3.0, 12.0]]])
+    xy1 = xy0 + torch.tensor([2.0, 0.0])
+    found = Found.of(xy0, xy1, (torch.ones(1, 3, dtype=torch.bool),) * 2, batch, 1.0)
+    assert repeated_targets(found, batch)[2].tolist() == [[True, True, True]]
+    assert repeated_targets(found._replace(best=2), batch)[2].tolist() == [[True, True, False]]
+    assert float(reprojection_terms(found._replace(best=2), batch, 1.0)["reprojection"].count) == 3.0
 
 
 # Reprojection ---------------------------------------------------------------------------------------------------------

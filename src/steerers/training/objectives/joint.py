@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +11,13 @@ from torch import Tensor, nn
 from steerers.datasets.pairs import PairBatch, correspondences
 from steerers.models.base import Extractor
 from steerers.models.compact import Compact, FeatureMaps
-from steerers.models.sampling import choose_keypoints
 from steerers.steering.steerer import Steerer
 from steerers.training.objectives import Measures, Objective, Real, Term, Terms
 from steerers.training.objectives.descriptions import Described, Matcher, MatchingOptions, with_anchors
 from steerers.training.objectives.keypoints import (
+    Found,
     KeypointOptions,
+    find_keypoints,
     keypoint_terms,
     look_up,
     repeatability,
@@ -57,13 +59,13 @@ class JointObjective(Objective):
         """What the two views of each pair teach each other."""
         with torch.autocast(maps.logits.device.type, enabled=False):
             logits0, logits1 = maps.logits.chunk(2)
-            xy0, xy1, real = self._detect(maps, batch)
-            first, second = xy0.detach(), xy1.detach()
+            found = self._find(maps, batch, self.keypoints)
+            first, second, real = found.xy0.detach(), found.xy1.detach(), found.real
             terms: Terms = {}
             if batch.dense:
-                terms = keypoint_terms(logits0, logits1, batch, self.keypoints, progress, (first, second, real))
+                terms = keypoint_terms(logits0, logits1, batch, self.keypoints, progress, found)
                 if self.keypoints.reprojection > 0:
-                    terms |= reprojection_terms(xy0, xy1, batch, real, self.keypoints)
+                    terms |= reprojection_terms(found, batch, self.keypoints.reprojection)
             pairs = self._describe(maps, first, second, real, batch, True)
             nll, probabilities = self.matcher.terms(pairs)
             # Where a keypoint is NaN, so is the loss: its backward pass would crash, and the loop does not begin it.
@@ -78,17 +80,14 @@ class JointObjective(Objective):
         batch = without_margin(batch, self.keypoints.margin)
         maps = self.network(torch.cat([batch.images0, batch.images1]))
         with torch.autocast(maps.logits.device.type, enabled=False):
-            xy0, xy1, found = self._detect(maps, batch)
-            measures = self.matcher.measure(self._describe(maps, xy0, xy1, found, batch, False))
-            measures["repeatability"] = repeatability(xy0, xy1, batch, found, self.matching.radius)
+            xy0, xy1, real, *_ = self._find(maps, batch, replace(self.keypoints, tried=0))
+            measures = self.matcher.measure(self._describe(maps, xy0, xy1, real, batch, False))
+            measures["repeatability"] = repeatability(xy0, xy1, batch, real, self.matching.radius)
         return measures
 
-    def _detect(self, maps: FeatureMaps, batch: PairBatch) -> tuple[Tensor, Tensor, Real]:
-        """(B, N, 2) keypoints of the first and of the second views, and which of them are real."""
-        masks = torch.cat([batch.masks0, batch.masks1])
-        xy, _, real = choose_keypoints(maps.logits, self.matching.num_keypoints, masks, self.network.sampling)
-        (xy0, xy1), (real0, real1) = xy.chunk(2), real.chunk(2)
-        return xy0, xy1, (real0, real1)
+    def _find(self, maps: FeatureMaps, batch: PairBatch, options: KeypointOptions) -> Found:
+        logits0, logits1 = maps.logits.chunk(2)
+        return find_keypoints((logits0, logits1), batch, self.matching.num_keypoints, options, self.network.sampling)
 
     def _describe(
         self, maps: FeatureMaps, xy0: Tensor, xy1: Tensor, real: Real, batch: PairBatch, extra: bool

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from steerers.datasets.pairs import PairBatch, Warp, check_options, correspondences, covered
 from steerers.geometry import to_normalised
 from steerers.models.base import LogitDetector
-from steerers.models.sampling import KeypointSampling, choose_keypoints, peaks, windows
+from steerers.models.sampling import Chosen, KeypointSampling, choose_keypoints, peaks, windows
 from steerers.training.objectives import Measures, Objective, Real, Term, Terms
 from steerers.training.objectives.dedode_keypoints import DedodeOptions, dedode_terms
 
@@ -40,6 +40,10 @@ class KeypointOptions:
     views found on their own at the same place. What only one of them found is none, and along an edge few are found
     again, by luck, so that edges lose to corners and blobs, however faint these are.
 
+    What is not among the best of a view is never a target, and so stays where it is. With ``tried`` other peaks of the
+    logits are tried beside the best: those where the other view has one of its best, which are targets, too, and others
+    that both views have, which are described and rewarded where they match (``reliability``).
+
     With ``sfm``, points of the reconstruction, it is DeDoDe's (:mod:`.dedode_keypoints`), whose options are in
     ``dedode``; of those here only ``num_keypoints`` and ``radius`` apply then.
 
@@ -52,6 +56,7 @@ class KeypointOptions:
         targets: ``"joint"``, the best pixels of the sum, or ``"repeated"``, keypoints that both views found within
             ``reprojection_radius`` of each other, half way between. These have no prior, and ``area``, ``known_area``,
             ``most`` and ``suppress`` are not for them: there are as many as are repeated.
+        tried: how many other peaks are tried in each view beside the best, for ``"repeated"`` alone.
         area: pixels of the common part for each target.
         known_area: the same of pairs whose warp is known by depth maps, and so in a part of what both views see; 0 is
             ``area``.
@@ -74,6 +79,7 @@ class KeypointOptions:
     """
 
     targets: Literal["joint", "repeated"] = "joint"
+    tried: int = 0
     area: float = 220.0
     known_area: float = 0.0
     clutter: int = 0
@@ -96,7 +102,7 @@ class KeypointOptions:
         check_options(self, "be odd and positive (1 is off)", lambda value: value > 0 and value % 2 == 1, "suppress")
         sizes = ("area", "most", "num_keypoints", "radius", "reprojection_radius")
         check_options(self, "be positive", lambda value: value > 0, *sizes)
-        least = ("margin", "sigma", "known_area", "clutter", *weights)
+        least = ("tried", "margin", "sigma", "known_area", "clutter", *weights)
         check_options(self, "not be negative", lambda value: value >= 0, *least)
         if self.prior != "sfm" and self.dedode != DedodeOptions():
             raise ValueError(f"dedode is DeDoDe's objective, of prior 'sfm': it does not apply to {self.prior!r}")
@@ -110,6 +116,8 @@ class KeypointOptions:
                     "from a network that finds keypoints (model.weights)"
                 )
             self._refuse(_OF_JOINT, "targets 'repeated', which are as many as are found by both views")
+        else:
+            self._refuse(("tried",), "targets 'joint', which are pixels of a sum: it is for 'repeated'")
 
     def _refuse(self, names: Sequence[str], reason: str) -> None:
         changed = [name for name in names if getattr(self, name) != getattr(KeypointOptions, name)]
@@ -117,14 +125,32 @@ class KeypointOptions:
             raise ValueError(f"{', '.join(changed)} {'does' if len(changed) == 1 else 'do'} not apply to {reason}")
 
 
-Found = tuple[Tensor, Tensor, Real]
-"""(B, N, 2) and (B, M, 2) keypoints that the two views of each pair found on their own, and which of them are real."""
+class Found(NamedTuple):
+    """Keypoints that the two views of each pair found on their own."""
+
+    xy0: Tensor  # (B, N, 2) pixels; the best first, and then what is only tried
+    xy1: Tensor  # (B, M, 2)
+    real: Real
+    repeated: Tensor  # (K, 3) indices (pair, first, second), of one place in both views
+    best: int
+    """How many come first in either view that are its best."""
+
+    @classmethod
+    def of(cls, xy0: Tensor, xy1: Tensor, real: Real, batch: PairBatch, radius: float) -> Self:
+        """All of them the best; repeated is what lies within ``radius`` pixels of what the other view found."""
+        repeated = correspondences(xy0.detach(), xy1.detach(), batch.warp, radius, *real)
+        return cls(xy0, xy1, real, repeated, max(xy0.shape[1], xy1.shape[1]))
+
+
+POOL = 4
+"""Times as many peaks as are tried, of which they are taken."""
 
 TELLING = 0.05
 """The fraction of a view whose depth must be known before the rest is taken for clutter."""
 
 _OF_JOINT = ("area", "known_area", "most", "suppress", "prior_weight", "prior_until")
-_OURS = ("targets", *_OF_JOINT, "clutter", "sigma", "reprojection", "reprojection_radius", "reliability", "margin")
+_OURS = ("targets", "tried", *_OF_JOINT, "clutter", "sigma", "reprojection", "reprojection_radius")
+_OURS += ("reliability", "margin")
 
 
 def without_margin(batch: PairBatch, margin: int) -> PairBatch:
@@ -148,7 +174,7 @@ def keypoint_terms(
     log0 = logits0.float() - _log_sum(logits0, seen0 | wrong0)
     log1 = logits1.float() - _log_sum(logits1, seen1 | wrong1)
     if options.targets == "repeated":
-        first, second, real = repeated_targets(found, batch, options.reprojection_radius)
+        first, second, real = repeated_targets(found, batch)
     else:
         first, second, real = _joint_targets(log0, log1, batch, options, progress)
     each = _expected(log0, first, options.sigma) + _expected(log1, second, options.sigma)
@@ -157,14 +183,14 @@ def keypoint_terms(
 
 
 @torch.no_grad()
-def repeated_targets(found: Found, batch: PairBatch, radius: float) -> tuple[Tensor, Tensor, Tensor]:
-    """What both views found on their own within ``radius`` pixels, half way between the two places in each view.
+def repeated_targets(found: Found, batch: PairBatch) -> tuple[Tensor, Tensor, Tensor]:
+    """What both views found on their own, one of them among its best, half way between the two places in each view.
 
     Returns:
         (B, N, 2) pixels of the first views and of the second, and (B, N) bool, which of the N were repeated.
     """
-    xy0, xy1, real = found
-    pair, i, j = correspondences(xy0, xy1, batch.warp, radius, *real).unbind(dim=1)
+    xy0, xy1, real, matches, best = found
+    pair, i, j = matches[(matches[:, 1] < best) | (matches[:, 2] < best)].unbind(dim=1)
     there, here = batch.warp.forward(xy0)[0], batch.warp.backward(xy1)[0]
     repeated, first, second = torch.zeros_like(real[0]), xy0.clone(), there.clone()
     repeated[pair, i] = True
@@ -240,12 +266,11 @@ def _priors(batch: PairBatch, options: KeypointOptions, progress: float) -> tupl
     return weight * (corners0 + 1e-6).log(), weight * (corners1 + 1e-6).log()
 
 
-def reprojection_terms(xy0: Tensor, xy1: Tensor, batch: PairBatch, real: Real, options: KeypointOptions) -> Terms:
+def reprojection_terms(found: Found, batch: PairBatch, weight: float) -> Terms:
     """How far keypoints of the two views that should be one point are apart."""
-    matches = correspondences(xy0.detach(), xy1.detach(), batch.warp, options.reprojection_radius, *real)
-    each = reprojection_error(xy0, xy1, matches, batch.warp)
-    nothing = 0.0 * (xy0.sum() + xy1.sum())
-    return {"reprojection": Term(each.sum() + nothing, each.new_full((), len(each)), options.reprojection)}
+    each = reprojection_error(found.xy0, found.xy1, found.repeated, batch.warp)
+    nothing = 0.0 * (found.xy0.sum() + found.xy1.sum())
+    return {"reprojection": Term(each.sum() + nothing, each.new_full((), len(each)), weight)}
 
 
 @torch.no_grad()
@@ -256,6 +281,47 @@ def repeatability(xy0: Tensor, xy1: Tensor, batch: PairBatch, real: Real, radius
     distances = torch.cdist(moved.nan_to_num(), xy1).masked_fill(~real[1][:, None], math.inf)
     found = (distances.amin(dim=2) <= radius) & seen
     return float(found.sum()), float(seen.sum())
+
+
+def find_keypoints(
+    logits: tuple[Tensor, Tensor], batch: PairBatch, count: int, options: KeypointOptions, sampling: KeypointSampling
+) -> Found:
+    """The ``count`` best keypoints of (B, H, W) logits of both views, and what is tried beside them."""
+    peaked, radius = count + POOL * options.tried, options.reprojection_radius
+    first, second = (
+        choose_keypoints(own, peaked, masks, sampling)
+        for own, masks in zip(logits, (batch.masks0, batch.masks1), strict=True)
+    )
+    found = Found.of(first.xy, second.xy, (first.real, second.real), batch, radius)
+    if not options.tried:
+        return found
+    (xy0, real0), (xy1, real1) = _with_tried(first, second, found.repeated, count, options.tried)
+    return Found.of(xy0, xy1, (real0, real1), batch, radius)._replace(best=count)
+
+
+def _with_tried(
+    first: Chosen, second: Chosen, repeated: Tensor, best: int, tried: int
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Of both views' peaks the best and so many others: those that the other view has among its best, then those that
+    both have, the same in both views, then any. Which is as good as drawn: it follows from where they lie."""
+    pair, i, j = repeated.unbind(dim=1)
+    drawn = _scattered(first.xy)[pair, i]  # (K,)
+    kept = []
+    for chosen, own, other in ((first, i, j), (second, j, i)):
+        worth = _scattered(chosen.xy).masked_fill(~chosen.real, -1.0)  # (B, P)
+        worth[pair, own] = drawn + torch.where(other < best, 2.0, 1.0)
+        worth[:, :best] = torch.arange(best + 3, 3, -1).to(worth)
+        index = worth.topk(min(best + tried, worth.shape[1])).indices
+        xy = chosen.xy.gather(1, index[..., None].expand(-1, -1, 2))
+        kept.append((xy, chosen.real.gather(1, index)))
+    return kept[0], kept[1]
+
+
+@torch.no_grad()
+def _scattered(xy: Tensor) -> Tensor:
+    """(B, N) numbers in [0, 1) of (B, N, 2) places, without any order: another pixel, another number."""
+    x, y = xy.nan_to_num().round().long().unbind(dim=-1)
+    return ((x * 73_856_093 ^ y * 19_349_663) % 999_983).to(xy) / 999_983
 
 
 class DetectorObjective(Objective):
@@ -275,10 +341,10 @@ class DetectorObjective(Objective):
         with torch.autocast(logits0.device.type, enabled=False):
             if self.options.prior == "sfm":
                 return dedode_terms(logits0, logits1, batch, self.options.dedode)
-            xy0, xy1, real = self._detect(logits0, logits1, batch)
-            terms = keypoint_terms(logits0, logits1, batch, self.options, progress, (xy0.detach(), xy1.detach(), real))
+            found = self._find(logits0, logits1, batch)
+            terms = keypoint_terms(logits0, logits1, batch, self.options, progress, found)
             if self.options.reprojection > 0:
-                terms |= reprojection_terms(xy0, xy1, batch, real, self.options)
+                terms |= reprojection_terms(found, batch, self.options.reprojection)
         return terms
 
     @torch.no_grad()
@@ -286,20 +352,19 @@ class DetectorObjective(Objective):
         batch = without_margin(batch, self.options.margin)
         logits0, logits1 = self._logits(batch)
         with torch.autocast(logits0.device.type, enabled=False):
-            xy0, xy1, real = self._detect(logits0, logits1, batch)
+            found = self._find(logits0, logits1, batch, tried=0)
             if self.options.prior == "sfm":
                 joint = dedode_terms(logits0, logits1, batch, self.options.dedode)["keypoints"]
                 nll = (float(joint.total), 2.0 * len(batch))  # of an image, whatever the size of the batch
             else:
-                term = keypoint_terms(logits0, logits1, batch, self.options, 1.0, (xy0, xy1, real))["keypoints"]
+                term = keypoint_terms(logits0, logits1, batch, self.options, 1.0, found)["keypoints"]
                 nll = (float(term.total), float(term.count))
-            found = repeatability(xy0, xy1, batch, real, self.options.radius)
-        return {"nll": nll, "repeatability": found}
+            again = repeatability(found.xy0, found.xy1, batch, found.real, self.options.radius)
+        return {"nll": nll, "repeatability": again}
 
-    def _detect(self, logits0: Tensor, logits1: Tensor, batch: PairBatch) -> tuple[Tensor, Tensor, Real]:
-        xy0, _, real0 = choose_keypoints(logits0, self.options.num_keypoints, batch.masks0, self.sampling)
-        xy1, _, real1 = choose_keypoints(logits1, self.options.num_keypoints, batch.masks1, self.sampling)
-        return xy0, xy1, (real0, real1)
+    def _find(self, logits0: Tensor, logits1: Tensor, batch: PairBatch, **changes: Any) -> Found:
+        options = replace(self.options, **changes)
+        return find_keypoints((logits0, logits1), batch, options.num_keypoints, options, self.sampling)
 
     def _logits(self, batch: PairBatch) -> tuple[Tensor, Tensor]:
         if not batch.dense:
