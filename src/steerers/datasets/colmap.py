@@ -14,7 +14,7 @@ import copy
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -265,15 +265,16 @@ class Colmap:
             photos = [own.photo.to(device, non_blocking=True) for own in side]
             images, masks, from_photos = render_views(photos, maps, rotations, self.views.size, own_seeds)
             seen = points_in_views([own.observed for own in side], from_photos, device)
-            views.append((relight_views(images, self.views, own_seeds), masks, from_photos, seen))
-        (images0, masks0, from0, seen0), (images1, masks1, from1, seen1) = views
+            views.append((relight_views(images, self.views, own_seeds), masks, from_photos, seen, images))
+        (images0, masks0, from0, seen0, plain0), (images1, masks1, from1, seen1, plain1) = views
         linear = torch.stack([pair.linear for pair in pairs]).to(device)
         depth = _depth_warp(sides, device) if self.dense else None
         warp = ViewWarp(from0, from1, masks0, masks1, depth or _track_warp(sides, linear, device))
         anchors = draw_anchors(points, warp, ANCHORS, seeds, device)
         rotated = (rotations0.to(device), rotations1.to(device))
         known = None if depth is None else depth.known_in(warp)
-        return PairBatch(images0, images1, masks0, masks1, warp, *rotated, anchors, self.dense, (seen0, seen1), known)
+        batch = PairBatch(images0, images1, masks0, masks1, warp, *rotated, unchanged=(plain0, plain1))
+        return replace(batch, anchors=anchors, dense=self.dense, detections=(seen0, seen1), known=known)
 
 
 def _depth_warp(sides: Sequence[Sequence[_Side]], device: torch.device) -> DepthWarp:

@@ -87,10 +87,10 @@ def two_views(
         own = [mix(seed, side) for seed in seeds]
         maps = draw_homographies(sizes, drawn, own, focus)
         images, masks, from_photos = render_views(photos, maps, rotations, drawn.size, own, sizes)
-        rendered.append((relight_views(images, drawn, own), masks, from_photos))
-    (images0, masks0, from0), (images1, masks1, from1) = rendered
-    warp = ViewWarp(from0, from1, masks0, masks1)
-    return PairBatch(images0, images1, masks0, masks1, warp, rotations0.to(device), rotations1.to(device))
+        rendered.append((relight_views(images, drawn, own), masks, from_photos, images))
+    (images0, masks0, from0, plain0), (images1, masks1, from1, plain1) = rendered
+    warp, rotated = ViewWarp(from0, from1, masks0, masks1), (rotations0.to(device), rotations1.to(device))
+    return PairBatch(images0, images1, masks0, masks1, warp, *rotated, unchanged=(plain0, plain1))
 
 
 # Mosaics --------------------------------------------------------------------------------------------------------------

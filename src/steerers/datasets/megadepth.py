@@ -108,13 +108,16 @@ class MegaDepth:
     ) -> PairBatch:
         """A batch of rotated views; see :class:`~steerers.datasets.pairs.PairSource`."""
         sides = [[pair[side] for pair in read] for side in (0, 1)]
-        images0, masks0, from_photos0 = self._render(sides[0], rotations0, [mix(seed, 0) for seed in seeds], device)
-        images1, masks1, from_photos1 = self._render(sides[1], rotations1, [mix(seed, 1) for seed in seeds], device)
+        views = [
+            self._render(side, rotations, [mix(seed, number) for seed in seeds], device)
+            for number, (side, rotations) in enumerate(zip(sides, (rotations0, rotations1), strict=True))
+        ]
+        (images0, masks0, from_photos0, plain0), (images1, masks1, from_photos1, plain1) = views
         cameras = [[photograph.camera for photograph in side] for side in sides]
         scene = DepthWarp(*cameras, device=device)
         warp = ViewWarp(from_photos0.to(device), from_photos1.to(device), masks0, masks1, scene)
         rotated = (rotations0.to(device), rotations1.to(device))
-        batch = PairBatch(images0, images1, masks0, masks1, warp, *rotated)
+        batch = PairBatch(images0, images1, masks0, masks1, warp, *rotated, unchanged=(plain0, plain1))
         if self._detections is None:
             return batch
         detections = (
@@ -168,12 +171,13 @@ class MegaDepth:
 
     def _render(
         self, photographs: Sequence[Photograph], rotations: Tensor, seeds: Sequence[int], device: torch.device
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(B, 3, S, S) views, their masks, the (B, 3, 3) maps from photographs, and the views in unchanged light."""
         shown = draw_whole([photograph.camera.size for photograph in photographs], self.views, seeds)  # (B, 3, 3)
         photos = [photograph.image.to(device, non_blocking=True) for photograph in photographs]
         strength, size = self.views.photometric, self.views.size
         images, masks, from_photos = render_views(photos, shown, rotations, size, seeds if strength else None)
-        return relight_views(images, self.views, seeds), masks, from_photos
+        return relight_views(images, self.views, seeds), masks, from_photos, images
 
 
 def _detections(photographs: Sequence[Photograph]) -> list[Tensor]:

@@ -55,6 +55,8 @@ class PairBatch:
     where there are fewer than K. A detector may learn from them; they are no keypoints of a descriptor."""
     known: tuple[Tensor, Tensor] | None = None
     """(B, S, S) bool each, where the depth of what a view shows is known; as with the detections, for a detector."""
+    unchanged: tuple[Tensor, Tensor] | None = None
+    """(B, 3, S, S) each, the views in the light of their photographs, before it was changed."""
 
     def __len__(self) -> int:
         return int(self.images0.shape[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,27 @@ def test_a_run_is_taught_by_another(tmp_path: Path) -> None:
 def test_what_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build_objective(parse_config(values))
+
+
+# Unchanged light ------------------------------------------------------------------------------------------------------
+
+
+def test_teachers_may_see_views_in_the_light_of_their_photographs() -> None:
+    """A network that is its own teacher has something to learn then: to say the same in another light."""
+    views = dataclasses.replace(STILL, photometric=1.0, sensors=1.0)
+    batch, network = batch_of(photographs(views=views, size=48), "none"), compact().eval()
+    assert not torch.equal(batch.images0, batch.unchanged[0])
+    alike, other = (
+        distilled(network, network, rotations=1, unchanged=unchanged).eval()(batch, 0.0) for unchanged in (False, True)
+    )
+    lit = dataclasses.replace(batch, images0=batch.unchanged[0], images1=batch.unchanged[1])
+    for name in ("logits", "descriptions"):
+        assert float(alike[name].total / alike[name].count) < 1e-3 < float(other[name].total / other[name].count)
+        seen = distilled(network, network, rotations=1, unchanged=True).eval()(lit, 0.0)[name]
+        assert float(seen.total / seen.count) < 1e-3
+
+
+def test_pairs_without_views_in_unchanged_light_are_refused() -> None:
+    batch = dataclasses.replace(batch_of(photographs()), unchanged=None)
+    with pytest.raises(ValueError, match="these pairs are known in the light alone that they are shown in"):
+        distilled(compact(1), compact(), unchanged=True)(batch, 0.0)

@@ -3,7 +3,8 @@
 A network whose strides alias puts a keypoint of a rotated image a quarter of a pixel beside where it should be. The
 mean of its logits over many rotations of the image does not: it is off by half as much, and repeats more keypoints. So
 is the mean of its steered descriptions. A network that sees the image once is taught these means, which are known at
-every pixel; the teachers may be several, and one of them what the network starts from.
+every pixel; the teachers may be several, and one of them what the network starts from. They may also see a view as it
+was before its light was changed, which moves nothing in it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class DistillationOptions:
     Attributes:
         teachers: models of ``steerers models`` that are compact networks, or files of runs. The mean of their logits is
             the target; descriptions are those of the first. Empty: nobody teaches, and views teach each other.
+        unchanged: teachers see the views in the light of their photographs, so that a network learns to say in any
+            light, weather and by any sensor what they say in that.
         rotations: of each view that the teachers see, spread evenly over the turn from a random one on.
         margin: pixels from the edge of a rotated view that are not asked.
         elsewhere: weight of the logits away from keypoints; that of the 5 x 5 pixels around one is 1.
@@ -50,6 +53,7 @@ class DistillationOptions:
     """
 
     teachers: tuple[str, ...] = ()
+    unchanged: bool = False
     rotations: int = 2
     margin: int = 8
     elsewhere: float = 0.1
@@ -108,7 +112,7 @@ class DistilledObjective(JointObjective):
         batch = without_margin(batch, self.keypoints.margin)
         images = torch.cat([batch.images0, batch.images1])
         # Each view's rotation is drawn for the other, so that it tells nothing of how this one stands.
-        taught = self._teach(images, torch.cat([batch.rotations1, batch.rotations0]).to(images))
+        taught = self._teach(self._shown(batch), torch.cat([batch.rotations1, batch.rotations0]).to(images))
         maps = self.network(images)
         allowed = taught.seen & torch.cat([batch.masks0, batch.masks1])
         with torch.autocast(images.device.type, enabled=False):
@@ -121,6 +125,14 @@ class DistilledObjective(JointObjective):
             own = self._pair_terms(maps, batch, progress)
             terms |= {name: term._replace(weight=self.options.pairs * term.weight) for name, term in own.items()}
         return terms
+
+    def _shown(self, batch: PairBatch) -> Tensor:
+        """(2B, 3, H, W) what the teachers see."""
+        if not self.options.unchanged:
+            return torch.cat([batch.images0, batch.images1])
+        if batch.unchanged is None:
+            raise ValueError("distillation.unchanged: these pairs are known in the light alone that they are shown in")
+        return torch.cat(batch.unchanged)
 
     @torch.no_grad()
     def _teach(self, images: Tensor, start: Tensor) -> Taught:

@@ -149,8 +149,8 @@ TELLING = 0.05
 """The fraction of a view whose depth must be known before the rest is taken for clutter."""
 
 _OF_JOINT = ("area", "known_area", "most", "suppress", "prior_weight", "prior_until")
-_OURS = ("targets", "tried", *_OF_JOINT, "clutter", "sigma", "reprojection", "reprojection_radius")
-_OURS += ("reliability", "margin")
+_OF_PLACES = ("sigma", "reprojection", "reprojection_radius", "margin")
+_OURS = ("targets", "tried", *_OF_JOINT, "clutter", *_OF_PLACES, "reliability")
 
 
 def without_margin(batch: PairBatch, margin: int) -> PairBatch:
