@@ -247,7 +247,7 @@ def fixed_steerer() -> bytes:
 
 
 def consensus() -> bytes:
-    return written(lambda path: Consensus().save(path, {"model": "compact-5"}), "a.safetensors")()
+    return written(lambda path: Consensus().save(path, {"model": "compact-6"}), "a.safetensors")()
 
 
 def tracks() -> bytes:

@@ -137,7 +137,7 @@ def test_match_reuses_extracted_features() -> None:
     np.testing.assert_array_equal(m.keypoints1, f1.keypoints[m.indices[:, 1]].numpy())
     assert m.scores.dtype == m.keypoints0.dtype == np.float32
     assert (np.diff(m.scores) <= 0).all()
-    assert (m.model, m.strategy) == ("compact-5", "max-similarity")
+    assert (m.model, m.strategy) == ("compact-6", "max-similarity")
 
 
 def test_every_match_has_its_angle_with_max_similarity() -> None:
@@ -229,7 +229,7 @@ def test_a_consensus_of_ones_own(tmp_path: Path) -> None:
     loaded = steerers.load("upright-sift-so2", consensus=tmp_path / "mine.safetensors")
     assert loaded.consensus is not None
     assert loaded.strategy.options.threshold == CANDIDATE  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="a consensus for model 'upright-sift', not for 'compact-5'"):
+    with pytest.raises(ValueError, match="a consensus for model 'upright-sift', not for 'compact-6'"):
         steerers.load(consensus=tmp_path / "mine.safetensors")
 
 
@@ -241,7 +241,7 @@ def test_features_of_another_model_or_generation_are_refused(first: str, second:
     )
     with pytest.raises(ValueError, match=message):
         matcher.match(features, features)
-    assert features.model == {"compact": "compact-5"}.get(first, first)  # files say which generation
+    assert features.model == {"compact": "compact-6"}.get(first, first)  # files say which generation
 
 
 def test_sources_agree(tmp_path: Path) -> None:

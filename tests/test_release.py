@@ -100,7 +100,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     packaged = {f"src/{name}" for name in names if not f"src/{name}".startswith(PAGE)}
     assert ((ROOT / PAGE / "index.html").is_file()) == ("steerers/web/index.html" in names)
     assert in_repository("src/steerers") <= packaged <= in_repository("src/steerers", new=True)
-    assert {"steerers/py.typed", "steerers/models/data/compact-5.safetensors"} <= names
+    assert {"steerers/py.typed", "steerers/models/data/compact-6.safetensors"} <= names
     assert described == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
     assert wheel.name == f"steerers-{__version__}-py3-none-any.whl"
     assert wheel.stat().st_size < LARGEST
@@ -190,7 +190,7 @@ def use(environment: Path, folder: Path, pairs: Sequence[str]) -> None:
         said = run([program, "match", EXAMPLES / f"{pair}_0.jpg", EXAMPLES / f"{pair}_1.jpg", *options], folder)
         report = json.loads((folder / "m.json").read_text())
         assert re.match(rf"{report['num_matches']} matches, {report['num_inliers']} inliers, rotated by ", said)
-        assert report["model"] == "compact-5"
+        assert report["model"] == "compact-6"
         assert report["num_inliers"] > 50
         assert (folder / "m.png").stat().st_size > 10_000
 

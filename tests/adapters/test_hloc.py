@@ -129,10 +129,10 @@ def test_configurations() -> None:
     }
     assert ours.feature_conf("runs/mine")["output"] == "feats-steerers-mine-n4096-r1024"
     assert ours.match_conf() == {
-        "output": "matches-steerers-compact-5",
+        "output": "matches-steerers-compact-6",
         "model": {"name": "steerers", "model": "compact"},
     }
-    assert ours.match_conf(strategy="max-matches", order=4)["output"] == "matches-steerers-compact-5-max-matches-4"
+    assert ours.match_conf(strategy="max-matches", order=4)["output"] == "matches-steerers-compact-6-max-matches-4"
 
 
 def test_what_is_refused() -> None:

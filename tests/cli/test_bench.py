@@ -179,7 +179,7 @@ def test_describe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert header.split()[:4] == ["model", "step", "form", "ms"]
     report = read(path)
     assert (report["width"], report["height"], report["num_keypoints"]) == (72, 56, 30)
-    assert [row["model"] for row in report["rows"]] == ["compact-5"] * 4 + ["dedode-b"] * 8
+    assert [row["model"] for row in report["rows"]] == ["compact-6"] * 4 + ["dedode-b"] * 8
     for line, row in zip(lines, report["rows"], strict=True):
         assert line.startswith(f"{row['model']:<9}  {row['step']:<8}  {row['form']}")
         assert f" {1e3 * row['cost']['seconds']:.2f} " in line

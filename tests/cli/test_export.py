@@ -22,13 +22,13 @@ def test_the_embedded_network(elsewhere: Path, capsys: pytest.CaptureFixture[str
     assert main(["export", "compact", "--num-keypoints", "300"]) == 0
     out, error = capsys.readouterr()
     assert "wrote compact.onnx (18." in out
-    assert "compact-5-single, images of any size at one scale, 300 keypoints, opset 20" in out
-    assert "compact-5 has several scales: run the file on each size of an image, see docs/onnx.md" in out
+    assert "compact-6-single, images of any size at one scale, 300 keypoints, opset 20" in out
+    assert "compact-6 has several scales: run the file on each size of an image, see docs/onnx.md" in out
     assert "onnxruntime finds 100.0 % of PyTorch's keypoints; least cosine of descriptions 1.000000" in out
     assert error == ""
     session = onnxruntime.InferenceSession(elsewhere / "compact.onnx")
     metadata = session.get_modelmeta().custom_metadata_map
-    assert (metadata["model"], metadata["licence"], metadata["order"]) == ("compact-5-single", "MIT", "16")
+    assert (metadata["model"], metadata["licence"], metadata["order"]) == ("compact-6-single", "MIT", "16")
     noise = torch.rand(1, 3, 40, 50, generator=torch.Generator().manual_seed(0))
     image = F.interpolate(noise, size=(161, 207), mode="bicubic").clamp(0, 1)
     keypoints, scores, _ = session.run(None, {"image": image.numpy()})
@@ -52,10 +52,10 @@ def test_options_reach_the_exporter(
     arguments = ["export", "compact", "-o", "x.onnx", "--num-keypoints", "7", "--size", "640x480", "--opset", "18"]
     assert main(arguments) == 0
     assert asked == {
-        "model": "compact-5", "num_keypoints": 7, "size": (640, 480), "opset": 18, "metadata": {"licence": "MIT"}
+        "model": "compact-6", "num_keypoints": 7, "size": (640, 480), "opset": 18, "metadata": {"licence": "MIT"}
     }  # fmt: skip
     assert (
-        "wrote x.onnx (0.0 MB): compact-5-single, images of 640 x 480 pixels at one scale, 7 keypoints, opset 18"
+        "wrote x.onnx (0.0 MB): compact-6-single, images of 640 x 480 pixels at one scale, 7 keypoints, opset 18"
         in capsys.readouterr().out
     )
 

@@ -149,7 +149,7 @@ def test_report_of_a_quarter_turn(run: Run, files: Path, out: Path, k: int, degr
 
 def test_report_of_the_default_model(matched: Matched, files: Path) -> None:
     report = matched(files / "good.png", files / "rotated_3.png", *QUICK)
-    assert (report["model"], report["strategy"]) == ("compact-5", "max-similarity")
+    assert (report["model"], report["strategy"]) == ("compact-6", "max-similarity")
     assert report["angle_deg"] == pytest.approx(-90, abs=1)
     assert len(report["angles_deg"]) == report["num_matches"] > 150
     assert report["num_inliers"] > 0.9 * report["num_matches"]
@@ -434,7 +434,7 @@ def test_nothing_to_match(matched: Matched, files: Path, out: Path, name: str, v
 
 def test_unknown_rotation_is_said(run: Run, files: Path) -> None:
     ran = run(files / "plain.png", files / "plain.png")
-    assert ran.out.startswith("probably not the same thing (probability 0.00): no matches (compact-5, max-similarity, ")
+    assert ran.out.startswith("probably not the same thing (probability 0.00): no matches (compact-6, max-similarity, ")
 
 
 def test_nothing_in_common(matched: Matched) -> None:
@@ -445,7 +445,7 @@ def test_nothing_in_common(matched: Matched) -> None:
 
 def test_what_is_said_of_nothing_in_common(run: Run) -> None:
     ran = run(EXAMPLES / "coffee.jpg", EXAMPLES / "hubble.jpg")
-    assert ran.out.startswith("probably not the same thing (probability 0.00): no matches (compact-5, max-similarity, ")
+    assert ran.out.startswith("probably not the same thing (probability 0.00): no matches (compact-6, max-similarity, ")
     ran = run(EXAMPLES / "coffee.jpg", EXAMPLES / "hubble.jpg", "--no-consensus")
     assert ran.code == 0
     said = (

@@ -61,8 +61,8 @@ def test_every_model_and_detector_has_a_line(home: Path, capsys: pytest.CaptureF
     assert set(lines) == {"model", "detector", "Weights", *ZOO, *DETECTORS}
     assert str(home) in lines["Weights"]
     assert lines["upright-sift"].split()[1:6] == ["128", "C4", "-", "Apache-2.0", "embedded"]
-    assert lines["compact-5"].split()[1:6] == ["256", "SO2", "-", "MIT", "embedded"]
-    assert lines["compact-5"].endswith("(default), or compact")
+    assert lines["compact-6"].split()[1:6] == ["256", "SO2", "-", "MIT", "embedded"]
+    assert lines["compact-6"].endswith("(default), or compact")
     assert lines["dedode-b-c4-perm"].split()[1:5] == ["256", "C4", "113", "MB"]
     assert "missing: 113 MB to download" in lines["dedode-b"]
     assert "missing: 1352 MB to download" in lines["dedode-g"]
@@ -90,8 +90,8 @@ def test_json_says_where_every_file_is(home: Path, superpoint: Path, capsys: pyt
     assert after["bytes"] == file["bytes"] == (home / superpoint.name).stat().st_size
     models = listing(capsys)
     assert list(models) == list(ZOO)
-    assert [name for name, model in models.items() if model["default"]] == ["compact-5"]
-    assert (models["compact-5"]["also"], models["compact-1"]["also"]) == (["compact"], [])
+    assert [name for name, model in models.items() if model["default"]] == ["compact-6"]
+    assert (models["compact-6"]["also"], models["compact-1"]["also"]) == (["compact"], [])
     assert models["sift"]["group"] is None
     assert models["dedode-g-so2-spread"]["group"] == "SO2"
     assert [file["name"] for file in models["dedode-b-c4"]["weights"]] == [
@@ -125,7 +125,7 @@ def test_match_takes_weights_and_a_detector(
     ("arguments", "message"),
     [
         (["--model", "superpoint"], "superpoint_v1.pth (5.2 MB, licence non-commercial) is not in {home} and cannot"),
-        (["--weights", "a.pth"], "a.pth is none of the weights of model 'compact-5', which needs no weights"),
+        (["--weights", "a.pth"], "a.pth is none of the weights of model 'compact-6', which needs no weights"),
         (["--model", "superpoint", "--weights", "a.pth", "--weights", "b.pth"], "which needs superpoint_v1.pth"),
         (["--detector", "no-such"], "unknown detector 'no-such'; use dedode-l,"),
     ],

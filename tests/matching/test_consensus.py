@@ -16,7 +16,17 @@ from helpers import randn, seeds
 from steerers._weights import WeightsError, save
 from steerers.geometry import rotation, wrap_degrees
 from steerers.matching.assignment import Assignment
-from steerers.matching.consensus import CLOSE, LEAST, NEIGHBOURS, Candidates, Consensus, neighbourhoods
+from steerers.matching.consensus import (
+    CLOSE,
+    EXACT,
+    FEWEST,
+    LEAST,
+    NEIGHBOURS,
+    Candidates,
+    Consensus,
+    beside_lines,
+    neighbourhoods,
+)
 
 angles = st.floats(-math.pi, math.pi)
 
@@ -84,6 +94,49 @@ def test_rotating_scaling_and_shifting_the_images_changes_nothing(
         of.angle + change,
     )
     torch.testing.assert_close(consensus(of).sigmoid(), consensus(other).sigmoid(), atol=2e-3, rtol=0)
+
+
+def two_cameras(seed: int, count: int) -> tuple[Candidates, Tensor]:
+    """Places of points in space, seen by two cameras, and (3, 3) their fundamental matrix in pixels."""
+    generator = torch.Generator().manual_seed(seed)
+    space = torch.rand(count, 3, generator=generator, dtype=torch.float64) * 4 + torch.tensor([-2.0, -2.0, 4.0])
+    K = torch.tensor([[500.0, 0, 320], [0, 500, 240], [0, 0, 1]], dtype=torch.float64)
+    turn, shift = torch.eye(3, dtype=torch.float64), torch.tensor([0.7, 0.2, 0.3], dtype=torch.float64)
+    turn[0, 0] = turn[2, 2] = math.cos(0.2)
+    turn[0, 2], turn[2, 0] = math.sin(0.2), -math.sin(0.2)
+    seen0, seen1 = space @ K.mT, (space @ turn.mT + shift) @ K.mT
+    cross = torch.linalg.cross(shift[None].expand(3, 3), torch.eye(3, dtype=torch.float64)).mT  # (3, 3), of a product
+    fundamental = K.inverse().mT @ cross @ turn @ K.inverse()
+    points = (seen[:, :2] / seen[:, 2:] for seen in (seen0, seen1))
+    return Candidates(*points, torch.ones(count), torch.zeros(count).double(), 0.0), fundamental
+
+
+@given(seed=seeds)
+def test_distances_from_epipolar_lines_against_the_true_fundamental_matrix(seed: int) -> None:
+    right, wrong = 40, 15
+    of, fundamental = two_cameras(seed, right + wrong)
+    points1 = of.points1.clone()
+    points1[right:] += 80 * randn(wrong, 2, seed=seed)
+    of = replace(of, points1=points1)
+    weights = (torch.arange(right + wrong) < right).float()
+    told = beside_lines(of, weights)
+    rays0, rays1 = (torch.cat([p, torch.ones(len(p), 1).double()], dim=1) for p in (of.points0, of.points1))
+    lines1, lines0 = rays0 @ fundamental.mT, rays1 @ fundamental
+    off = (rays1 * lines1).sum(dim=1).abs()
+    spread0, spread1 = (
+        (p[:right] - p[:right].mean(dim=0)).square().sum(dim=1).mean().sqrt() for p in (of.points0, of.points1)
+    )
+    slopes = lines0[:, :2].square().sum(dim=1) * spread0**2 + lines1[:, :2].square().sum(dim=1) * spread1**2
+    logs = torch.log(off / slopes.sqrt() + EXACT)
+    typical = logs[:right].mean()
+    expected = torch.stack([logs / 3 + 1, (logs - typical) / 3, torch.full_like(logs, math.log(right + 1) / 5)], dim=1)
+    torch.testing.assert_close(told, expected.float(), atol=2e-3, rtol=0)
+    assert float(told[:right, 0].max()) < float(told[right:, 0].median())
+
+
+def test_few_candidates_say_nothing_of_epipolar_lines() -> None:
+    assert not beside_lines(drawn(0, FEWEST - 1), torch.ones(FEWEST - 1)).any()
+    assert bool(beside_lines(drawn(0, FEWEST), torch.zeros(FEWEST)).isfinite().all())
 
 
 @given(seed=seeds)
@@ -156,10 +209,10 @@ def test_wrong_thresholds_are_refused(threshold: float) -> None:
 
 def test_files_keep_it(tmp_path: Path) -> None:
     consensus, of = network(5), drawn(5)
-    consensus.save(tmp_path / "mine.safetensors", {"model": "compact-5"})
-    again = Consensus.load(tmp_path / "mine.safetensors", "compact-5")
+    consensus.save(tmp_path / "mine.safetensors", {"model": "compact-6"})
+    again = Consensus.load(tmp_path / "mine.safetensors", "compact-6")
     assert torch.equal(consensus(of), again(of))
-    with pytest.raises(WeightsError, match=r"mine\.safetensors: a consensus for model 'compact-5', not for 'sift'"):
+    with pytest.raises(WeightsError, match=r"mine\.safetensors: a consensus for model 'compact-6', not for 'sift'"):
         Consensus.load(tmp_path / "mine.safetensors", "sift")
 
 

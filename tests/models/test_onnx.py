@@ -203,7 +203,7 @@ def test_a_graph_is_one_scale() -> None:
     model = small_model()
     assert export.matching_metadata(replace(model, extractor=Pyramid(model.extractor)))["model"] == "small-single"
     for name in ("compact", "compact-single"):
-        assert export.graph_name(export.load_exportable(name)) == "compact-5-single"
+        assert export.graph_name(export.load_exportable(name)) == "compact-6-single"
 
 
 def test_nothing_of_this_machine_is_in_the_file(any_size: Path) -> None:

@@ -607,7 +607,7 @@ def test_the_compact_network_in_half_precision() -> None:
     assert described.dtype == torch.float32
     assert nn.functional.cosine_similarity(described, descriptions).min() > 0.999
     with pytest.raises(
-        ValueError, match="model 'compact-5' without its fast form runs in float32 only, not in bfloat16"
+        ValueError, match="model 'compact-6' without its fast form runs in float32 only, not in bfloat16"
     ):
         steerers.load("compact", precision="bfloat16", fast=False)
 
@@ -628,7 +628,7 @@ def test_configuring_for_speed_leaves_the_model_as_it_is(store: Path) -> None:
 def test_a_model_is_configured_once(options: dict[str, Any]) -> None:
     model = zoo.configure(zoo.build("compact"))
     with pytest.raises(
-        ValueError, match="model 'compact-5' is already configured: its networks are in their fast form"
+        ValueError, match="model 'compact-6' is already configured: its networks are in their fast form"
     ):
         zoo.configure(model, **options)
 

@@ -38,7 +38,9 @@ from steerers.training.fit_consensus import (
     view_examples,
 )
 
-QUICK = ConsensusOptions(pairs=3, views=4, steps=6, batch=2, drawn=Views(size=224, scale=(0.6, 1.2), tilt=1.5))
+QUICK = ConsensusOptions(
+    pairs=3, views=4, unrelated=12, steps=6, batch=2, drawn=Views(size=224, scale=(0.6, 1.2), tilt=1.5)
+)
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +163,9 @@ def test_all_sources_together(matcher: Pipeline, tmp_path: Path) -> None:
     fit = fit_consensus(matcher, images=EXAMPLES, reconstructions=[tmp_path], options=QUICK, progress=show)  # type: ignore[arg-type]
     assert fit.counts[SCENES] == 6
     assert fit.counts[VIEWS] == 4
-    assert fit.counts[UNRELATED] == 0
-    assert shown == ["describing one", "describing other", "views of photographs", "learning"]
+    assert 0 < fit.counts[UNRELATED] <= 12  # a pair without candidates is none
+    photographs = ["views of photographs", "unrelated photographs"]
+    assert shown == ["describing one", "describing other", *photographs, "learning"]
     assert isinstance(fit.consensus, Consensus)
     assert "of held-out pairs" in fit.summary()
 
@@ -195,6 +198,7 @@ def test_nothing_to_learn_from_is_refused(matcher: Pipeline, tmp_path: Path) -> 
     [
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"views": -1}, "views must not be negative, got -1"),
+        ({"unrelated": -1}, "unrelated must not be negative, got -1"),
         ({"learning_rate": math.nan}, "learning_rate must be positive and finite, got nan"),
         ({"thinned": 1.5}, r"thinned must be in \[0, 1\], got 1.5"),
         ({"held_out": 1.0}, r"held_out must be in \[0, 1\), got 1.0"),
@@ -211,6 +215,7 @@ def test_wrong_options_are_refused(options: dict[str, float], message: str) -> N
 def test_the_command(tmp_path: Path) -> None:
     out = tmp_path / "mine.safetensors"
     options = ["--model", "upright-sift-so2", "--images", str(EXAMPLES), "--num-views", "2", "--steps", "2"]
+    options += ["--num-unrelated", "12"]
     ran = run_command("fit-consensus", *options, "-o", out)
     assert ran.code == 0
     assert "of held-out pairs" in ran.out

@@ -23,7 +23,11 @@ def run(arguments: argparse.Namespace) -> int:
     from steerers.training.fit_consensus import ConsensusOptions, fit_consensus
 
     how = ConsensusOptions(
-        pairs=arguments.num_pairs, views=arguments.num_views, steps=arguments.steps, seed=arguments.seed
+        pairs=arguments.num_pairs,
+        views=arguments.num_views,
+        unrelated=arguments.num_unrelated,
+        steps=arguments.steps,
+        seed=arguments.seed,
     )
     matcher = load(
         arguments.model,
@@ -37,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         matcher, images=arguments.images, reconstructions=arguments.colmap or (), options=how, progress=progress
     )
     options.say(found.summary())
-    recipe = {"num_pairs": how.pairs, "num_views": how.views, "steps": how.steps, "seed": how.seed}
+    recipe = {name: getattr(how, name) for name in ("pairs", "views", "unrelated", "steps", "seed")}
     found.consensus.save(
         arguments.out,
         {
@@ -73,6 +77,7 @@ COMMAND = Command(
         Option("-o --out", "the network, .safetensors", Path, "FILE", required=True),
         Option("--num-pairs", "of each reconstruction at most (default: %(default)s)", positive, "N", 160),
         Option("--num-views", "photographs of which two views are made (default: %(default)s)", positive, "N", 700),
+        Option("--num-unrelated", "pairs that have nothing in common (default: %(default)s)", positive, "N", 1400),
         Option("--steps", "of gradient descent (default: %(default)s)", positive, "N", 5000),
         Option("--seed", "the same seed gives the same network, but for rounding", int, "N", 0),
         options.DEVICE,

@@ -8,6 +8,10 @@ to it in both, and says how likely it is to be right.
 What is heard are lengths in units of how far all candidates spread, and angles between rotations and directions, so
 that neither image need be upright or of any scale. How much each disagreement weighs is learnt
 (:mod:`steerers.training.fit_consensus`), and differs little from scene to scene.
+
+Neighbours know nothing of what is far away, and a match that is off by a little agrees with all of them. But all right
+ones of a pair lie on the epipolar lines of one fundamental matrix. So between the rounds, those that are thought to be
+right so far say which it is, and each is told how far it is from its lines.
 """
 
 from __future__ import annotations
@@ -34,8 +38,12 @@ LIKELY = 0.1
 """Least probability of a match among its neighbours, unless said otherwise; chosen on held-out scenes."""
 LEAST = 3
 """Fewer candidates are left as they are: there is no neighbourhood to speak of."""
-PER_MATCH, PER_NEIGHBOUR = 2, 10
-"""Numbers that say what a match is by itself, and beside another."""
+PER_MATCH, PER_NEIGHBOUR, PER_LINE = 2, 10, 3
+"""Numbers that say what a match is by itself, beside another, and beside its epipolar lines."""
+FEWEST = 16
+"""Candidates that say anything of a fundamental matrix, which eight determine."""
+EXACT = 1e-3
+"""Distance from an epipolar line, in units of the spread of all candidates, that is as good as none."""
 CLOSE = 0.005
 """Distance, in units of the spread of all candidates, below which places are as good as the same."""
 CHUNK = 512
@@ -80,13 +88,16 @@ class Consensus(nn.Module):
         self.threshold = threshold
         self.embed = nn.Sequential(nn.Linear(PER_MATCH, channels), nn.ReLU(), nn.Linear(channels, channels))
         self.rounds = nn.ModuleList(_Round(channels) for _ in range(rounds))
+        self.lines = nn.ModuleList(nn.Linear(PER_LINE, channels) for _ in range(rounds - 1))
         self.heads = nn.ModuleList(nn.Linear(channels, 1) for _ in range(rounds))
 
     def forward(self, candidates: Candidates) -> Tensor:
         """(rounds, M) logits, of which the last are the answer and the others help to learn it; M of at least 2."""
         near, beside = neighbourhoods(candidates)
         known, weights, logits = self.embed(_alone(candidates)), candidates.scores.float(), []
-        for hear, head in zip(self.rounds, self.heads, strict=True):
+        for number, (hear, head) in enumerate(zip(self.rounds, self.heads, strict=True)):
+            if number > 0:
+                known = known + self.lines[number - 1](beside_lines(candidates, weights))
             known = hear(known, near, beside, weights)
             logits.append(head(known)[:, 0])
             weights = logits[-1].sigmoid()
@@ -193,6 +204,38 @@ def neighbourhoods(candidates: Candidates, count: int = NEIGHBOURS) -> tuple[Ten
     told += [ratio, ratio.abs(), 0.5 * torch.log(torch.maximum(length0, length1) + CLOSE) + 1]
     told.append((torch.minimum(length0, length1) / CLOSE).clamp(max=4) / 2)  # whether directions mean anything
     return near, torch.stack(told, dim=-1)
+
+
+@torch.no_grad()
+def beside_lines(candidates: Candidates, weights: Tensor) -> Tensor:
+    """(M, 3): how far a candidate is from its epipolar lines by what the others say, how far those are that are thought
+    to be right, and how many these are.
+
+    The fundamental matrix is that of all candidates by their (M,) weights (Hartley's normalised eight points), and
+    distances are Sampson's. What points of a plane say of it is told all the same, with how well it fits; of fewer than
+    :data:`FEWEST` candidates nothing is.
+    """
+    count = weights.double().sum()
+    if len(candidates) < FEWEST:
+        return candidates.points0.new_zeros(len(candidates), PER_LINE, dtype=torch.float32)
+    rays0, rays1 = (_weighed_units(points, weights.double()) for points in (candidates.points0, candidates.points1))
+    products = (rays1[:, :, None] * rays0[:, None]).flatten(1)  # (M, 9)
+    fundamental = torch.linalg.eigh(products.mT @ (weights.double()[:, None] * products)).eigenvectors[:, 0].view(3, 3)
+    lines1, lines0 = rays0 @ fundamental.mT, rays1 @ fundamental  # (M, 3)
+    slopes = lines0[:, :2].square().sum(dim=1) + lines1[:, :2].square().sum(dim=1)
+    off = (rays1 * lines1).sum(dim=1).abs() / slopes.sqrt().clamp(min=1e-9)
+    logs = torch.log(off + EXACT)
+    typical = (weights.double() * logs).sum() / count.clamp(min=1e-9)
+    told = [logs / 3 + 1, (logs - typical) / 3, (count + 1).log().expand_as(logs) / 5]
+    return torch.stack(told, dim=1).float()
+
+
+def _weighed_units(points: Tensor, weights: Tensor) -> Tensor:
+    """(M, 3) places with a 1 beside, in units of how far they spread, around their middle, both by weight."""
+    total = weights.sum().clamp(min=1e-9)
+    around = points.double() - (weights[:, None] * points.double()).sum(dim=0) / total
+    spread = ((weights * around.square().sum(dim=1)).sum() / total).sqrt().clamp(min=1e-6)
+    return F.pad(around / spread, (0, 1), value=1.0)
 
 
 def _in_units(points: Tensor) -> Tensor:

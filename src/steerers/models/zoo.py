@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 PRECISIONS: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _choices.PRECISIONS}
 SHIPPED = Path(__file__).parent / "data" / "steerers"
-COMPACT, COMPACT_1 = (Path(__file__).parent / "data" / f"compact-{name}.safetensors" for name in ("5", "1"))
+COMPACT, COMPACT_1 = (Path(__file__).parent / "data" / f"compact-{name}.safetensors" for name in ("6", "1"))
 COMPACT_SCALES = (1.0, 0.5)
 COMPACT_COARSE = 0.5
 """The power of the scale by which keypoints count less; see :class:`~steerers.models.compact.Pyramid`."""
@@ -199,8 +199,8 @@ def make_zoo(shipped: Path = SHIPPED) -> dict[str, Entry]:
 
 def _compact() -> Iterator[Entry]:
     for name, base, summary, file, scales, coarse in (
-        ("compact-5", None, "small network of this package, every angle", COMPACT, COMPACT_SCALES, COMPACT_COARSE),
-        ("compact-5-single", "compact-5", "the same at one scale: faster, for like distances", COMPACT, (1.0,), 0.0),
+        ("compact-6", None, "small network of this package, every angle", COMPACT, COMPACT_SCALES, COMPACT_COARSE),
+        ("compact-6-single", "compact-6", "the same at one scale: faster, for like distances", COMPACT, (1.0,), 0.0),
         ("compact-1", "compact", "compact as it was in 0.1", COMPACT_1, COMPACT_SCALES, 0.0),
     ):
         network = parts.compact(file, scales, coarse)
@@ -286,8 +286,8 @@ def _with_shipped_steerers(base: Entry, folder: Path) -> Iterator[Entry]:
 
 ZOO = make_zoo()
 ALIASES = {
-    "compact": "compact-5",  # the newest; what is written says which, since descriptions of two do not compare
-    "compact-single": "compact-5-single",
+    "compact": "compact-6",  # the newest; what is written says which, since descriptions of two do not compare
+    "compact-single": "compact-6-single",
     "dedode-b-so2": "dedode-b-so2-spread",
 }
 

@@ -34,7 +34,7 @@ from steerers.pipeline import Pipeline
 
 Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
 SCENES, VIEWS, UNRELATED = "scenes", "views", "unrelated"
-PORTIONS = {SCENES: 0.7, VIEWS: 0.25, UNRELATED: 0.05}
+PORTIONS = {SCENES: 0.6, VIEWS: 0.25, UNRELATED: 0.15}
 """Of the examples of a step, as far as there are such pairs."""
 RIGHT, WRONG = 2.0, 4.0
 """Pixels of the image as it was matched: at most so far off is right, farther than that wrong, and between is not told.
@@ -52,6 +52,8 @@ class ConsensusOptions:
     Attributes:
         pairs: of each reconstruction at most.
         views: photographs of which two views are made.
+        unrelated: pairs that have nothing in common: half of them photographs of two scenes, the others two of those of
+            which views are made.
         held_out: fraction of the views, and of the pairs of reconstructions, that it is measured on.
         steps: of gradient descent, of ``batch`` pairs each.
         learning_rate: of AdamW, decaying to zero along a cosine.
@@ -63,6 +65,7 @@ class ConsensusOptions:
 
     pairs: int = 160
     views: int = 700
+    unrelated: int = 1400
     held_out: float = 0.1
     steps: int = 5000
     batch: int = 4
@@ -78,7 +81,7 @@ class ConsensusOptions:
 
     def __post_init__(self) -> None:
         check_options(self, "be at least 1", lambda value: value >= 1, "pairs", "steps", "batch", "average")
-        check_options(self, "not be negative", lambda value: value >= 0, "views")
+        check_options(self, "not be negative", lambda value: value >= 0, "views", "unrelated")
         check_options(self, "be positive and finite", lambda value: 0 < value < math.inf, "learning_rate")
         check_options(self, "be in [0, 1]", lambda value: 0 <= value <= 1, "thinned")
         check_options(self, "be in [0, 1)", lambda value: 0 <= value < 1, "held_out")
@@ -150,10 +153,15 @@ def fit_consensus(
         for scene, features in zip(scenes, described, strict=True)
         for example in scene_examples(finder, scene, features, options, rng)
     ]
+    alone: list[list[Features]] = []
     if images is not None:
         photos = spread(find_images(images), options.views)
         examples += show(view_examples(finder, photos, options, rng), "views of photographs", len(photos))
-    examples += unrelated_examples(finder, described, len(examples) // 20, rng)
+        few = spread(photos, options.unrelated // 6)
+        alone = [[finder.extract(photo)] for photo in show(few, "unrelated photographs", len(few))]
+    groups = [group for group in (described, alone) if len(group) > 1]
+    for group in groups:
+        examples += unrelated_examples(finder, group, options.unrelated // len(groups), rng)
     examples = [example for example in examples if len(example.candidates) >= LEAST]
     training = [example for example in examples if not example.kept_out]
     if not training:
@@ -224,7 +232,7 @@ def view_examples(
 def unrelated_examples(
     finder: Pipeline, described: Sequence[Sequence[Features]], count: int, rng: random.Random
 ) -> Iterator[Example]:
-    """Photographs of different scenes, none of whose candidates is right."""
+    """Pairs from two of the scenes each, none of whose candidates is right; a photograph may be a scene of its own."""
     filled = [features for features in described if features]
     for _ in range(count if len(filled) > 1 else 0):
         first, second = (rng.choice(features) for features in rng.sample(filled, 2))

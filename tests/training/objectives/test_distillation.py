@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from helpers import assert_near
 from steerers._weights import load
+from steerers.datasets.pairs import PairBatch
 from steerers.models.compact import Compact, FeatureMaps
 from steerers.models.sampling import peaks
 from steerers.training.build import build_objective, build_teacher
@@ -299,14 +300,15 @@ def test_teachers_may_see_views_in_the_light_of_their_photographs() -> None:
     views = dataclasses.replace(STILL, photometric=1.0, sensors=1.0)
     batch, network = batch_of(photographs(views=views, size=48), "none"), compact().eval()
     assert not torch.equal(batch.images0, batch.unchanged[0])
-    alike, other = (
-        distilled(network, network, rotations=1, unchanged=unchanged).eval()(batch, 0.0) for unchanged in (False, True)
-    )
     lit = dataclasses.replace(batch, images0=batch.unchanged[0], images1=batch.unchanged[1])
+
+    def off(batch: PairBatch, name: str, unchanged: bool) -> float:
+        term = distilled(network, network, rotations=1, unchanged=unchanged).eval()(batch, 0.0)[name]
+        return float(term.total / term.count)
+
     for name in ("logits", "descriptions"):
-        assert float(alike[name].total / alike[name].count) < 1e-3 < float(other[name].total / other[name].count)
-        seen = distilled(network, network, rotations=1, unchanged=True).eval()(lit, 0.0)[name]
-        assert float(seen.total / seen.count) < 1e-3
+        nothing = max(off(batch, name, False), off(lit, name, True))
+        assert off(batch, name, True) > 10 * nothing
 
 
 def test_pairs_without_views_in_unchanged_light_are_refused() -> None:
