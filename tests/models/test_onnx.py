@@ -98,6 +98,22 @@ def test_a_network_with_all_options(tmp_path: Path) -> None:
         assert assert_same(model, image, *(output[0] for output in run(tmp_path / "full.onnx", image[None]))) > 20
 
 
+def test_logits_farther_apart_than_exponentials_tell(tmp_path: Path) -> None:
+    """An exporter may leave out that a small number is added, so that logarithms of nothing were infinite."""
+    model = small_model(config=CompactConfig((4, 6, 8, 8), (1, 1, 1), 12, 10, spread=0.6))
+    model.extractor.trunk.head[2].weight.data *= 2000  # type: ignore[union-attr, index, operator]
+    image = picture(117, 150)
+    logits = model.extractor.logits(image[None])  # type: ignore[operator]
+    assert float(logits.detach().amax() - logits.detach().amin()) > 200
+    export.export_onnx(model, tmp_path / "far.onnx", num_keypoints=COUNT)
+    keypoints, scores, descriptions = (output[0] for output in run(tmp_path / "far.onnx", image[None]))
+    with torch.no_grad():
+        found, described = extract_image(model.extractor, image, num_keypoints=COUNT)
+    np.testing.assert_allclose(keypoints[: len(found)], found.xy.numpy(), atol=1e-3)
+    np.testing.assert_allclose(scores[: len(found)], found.scores.numpy(), atol=1e-4)
+    np.testing.assert_allclose(descriptions[: len(found)], described.numpy(), atol=1e-3)
+
+
 @pytest.mark.parametrize(("height", "width"), [(64, 80), (61, 83), (90, 47)])
 def test_partly_blank_pictures(any_size: Path, height: int, width: int) -> None:
     image = picture(height, width)

@@ -98,7 +98,9 @@ class CompactConfig:
 SAMPLING = KeypointSampling(coverage=False, nms_size=5, subpixel="peak", border=4)
 MEAN, DEVIATION = 0.45, 0.25  # of the channels of photographs, roughly
 CELL = 8  # pixels
-LEAST_DENSITY = 1e-30  # of keypoints, beside the likeliest pixel; nothing is less, where all exponentials underflow
+LEAST_DENSITY = (
+    1e-30  # of keypoints, beside the likeliest pixel, where exponentials underflow; no sum, which exporters drop
+)
 FLATTEST = (2 - 1 / 6) / 255  # two levels of 8 bits, less half of what their mean over channels is a multiple of
 
 
@@ -317,7 +319,7 @@ def spread_logits(logits: Tensor, fraction: float) -> Tensor:
     for _ in range(2):
         around = F.avg_pool2d(F.pad(around, (2, 2, 2, 2), mode="replicate"), 5, stride=1)
     around = F.interpolate(around, scale_factor=float(CELL), mode="bilinear", align_corners=False)[:, 0]
-    return logits - fraction * ((around + LEAST_DENSITY).log() + top)
+    return logits - fraction * (around.clamp(min=LEAST_DENSITY).log() + top)
 
 
 def smoothed(features: Tensor) -> Tensor:
