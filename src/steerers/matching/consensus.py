@@ -43,7 +43,7 @@ PER_MATCH, PER_NEIGHBOUR, PER_LINE = 2, 10, 3
 FEWEST = 16
 """Candidates that say anything of a fundamental matrix, which eight determine."""
 EXACT = 1e-3
-"""Distance from an epipolar line, in units of the spread of all candidates, that is as good as none."""
+"""Distance from an epipolar line, in units of how far the likely ones spread, that is as good as none."""
 CLOSE = 0.005
 """Distance, in units of the spread of all candidates, below which places are as good as the same."""
 CHUNK = 512
@@ -215,17 +215,17 @@ def beside_lines(candidates: Candidates, weights: Tensor) -> Tensor:
     distances are Sampson's. What points of a plane say of it is told all the same, with how well it fits; of fewer than
     :data:`FEWEST` candidates nothing is.
     """
-    count = weights.double().sum()
     if len(candidates) < FEWEST:
         return candidates.points0.new_zeros(len(candidates), PER_LINE, dtype=torch.float32)
-    rays0, rays1 = (_weighed_units(points, weights.double()) for points in (candidates.points0, candidates.points1))
+    weights, count = weights.double(), weights.double().sum()
+    rays0, rays1 = (_weighed_units(points, weights) for points in (candidates.points0, candidates.points1))
     products = (rays1[:, :, None] * rays0[:, None]).flatten(1)  # (M, 9)
-    fundamental = torch.linalg.eigh(products.mT @ (weights.double()[:, None] * products)).eigenvectors[:, 0].view(3, 3)
+    fundamental = torch.linalg.eigh(products.mT @ (weights[:, None] * products)).eigenvectors[:, 0].view(3, 3)
     lines1, lines0 = rays0 @ fundamental.mT, rays1 @ fundamental  # (M, 3)
     slopes = lines0[:, :2].square().sum(dim=1) + lines1[:, :2].square().sum(dim=1)
     off = (rays1 * lines1).sum(dim=1).abs() / slopes.sqrt().clamp(min=1e-9)
     logs = torch.log(off + EXACT)
-    typical = (weights.double() * logs).sum() / count.clamp(min=1e-9)
+    typical = (weights * logs).sum() / count.clamp(min=1e-9)
     told = [logs / 3 + 1, (logs - typical) / 3, (count + 1).log().expand_as(logs) / 5]
     return torch.stack(told, dim=1).float()
 
