@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from steerers import _console
-from steerers._console import OUTPUT, Progress, duration, progress, shown, tell
+from steerers._console import OUTPUT, Progress, duration, noted, progress, shown, tell
 
 
 class Terminal(io.StringIO):
@@ -91,6 +91,15 @@ def test_a_terminal_without_tqdm_gets_lines(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "stderr", terminal)
     with shown(logging.INFO, io.StringIO()), Progress("training", 5, "step"):
         assert terminal.getvalue() == "training\n"
+
+
+def test_a_log_is_told_of_long_loops(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    seen = []
+    for item in noted(iter("abc"), "describing", 10_000):
+        seen.append(item)
+        clock[0] += 5.0
+    assert seen == ["a", "b", "c"]
+    assert caplog.messages == ["describing", "part 1 of 10,000, 5.0 s a part, about 14 h left"]
 
 
 def test_of_several_processes_the_first_speaks(

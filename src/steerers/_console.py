@@ -247,6 +247,14 @@ class Progress:
             self._told, self._since = now, self.done
 
 
+def noted(items: Iterable[T], what: str, total: int) -> Iterator[T]:
+    """The items of long work, behind a :class:`Progress`: a log is told how it goes, too."""
+    with Progress(what, total, "part") as shown:
+        for item in items:
+            yield item
+            shown.advance()
+
+
 def duration(seconds: float) -> str:
     """A time for people: ``35 ms``, ``3.2 s``, ``40 min``, ``8 h``, ``3 days``.
 

@@ -109,6 +109,39 @@ def test_planted_matches(n: int, m: int, inverse_temperature: float, threshold: 
         assert bool((found.scores > threshold).all())
 
 
+@given(
+    n=st.integers(0, 40),
+    m=st.integers(0, 40),
+    seed=seeds,
+    threshold=st.sampled_from([0.003, 0.05, 0.5]),
+    tile=st.sampled_from(TILES),
+)
+def test_all_pairs_above_the_threshold_are_found_where_they_need_not_be_mutual(
+    n: int, m: int, seed: int, threshold: float, tile: int | None
+) -> None:
+    a, b = randn(n, 8, seed=seed), randn(m, 8, seed=seed + 1)
+    p = reference.probabilities(unit(a) @ unit(b).mT, 20.0)
+    assume(bool(((p - threshold).abs() > 1e-6).all()))
+    (found,) = assign(Cosine(a, b), threshold=threshold, mutual=False, tile=tile)
+    expected = {(i, j) for i, j in (p > threshold).nonzero().tolist()}
+    assert len(found) == len(expected)
+    assert {(i, j) for i, j in found.indices.tolist()} == expected
+    i, j = found.indices.unbind(dim=1)
+    torch.testing.assert_close(found.scores.double(), p[i, j], atol=1e-5, rtol=1e-5)
+    assert bool((found.scores.diff() <= 0).all())
+
+
+def test_mutual_matches_are_among_all_pairs() -> None:
+    a, b = pair_of_images(60, 50)
+    (mutual,), (every,) = (assign(Cosine(a, b), threshold=0.01, mutual=mutual) for mutual in (True, False))
+    assert set(map(tuple, mutual.indices.tolist())) < set(map(tuple, every.indices.tolist()))
+
+
+def test_without_a_threshold_matches_must_be_mutual() -> None:
+    with pytest.raises(ValueError, match="mutual=False needs a threshold above 0"):
+        Options(threshold=0.0, mutual=False)
+
+
 def test_a_threshold_only_takes_away() -> None:
     a, b = pair_of_images(120, 130)
     (everything,) = assign(Cosine(a, b), threshold=0.0)

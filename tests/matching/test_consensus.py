@@ -36,7 +36,8 @@ def drawn(seed: int, count: int = 40) -> Candidates:
     generator = torch.Generator().manual_seed(seed)
     points = 600 * torch.rand(2, count, 2, generator=generator, dtype=torch.float64)
     turns = 2 * math.pi * torch.rand(count, generator=generator, dtype=torch.float64) - math.pi
-    return Candidates(points[0], points[1], torch.rand(count, generator=generator), turns, 0.3)
+    scores = torch.rand(count, generator=generator)
+    return Candidates(points[0], points[1], scores, torch.rand(count, 2, generator=generator), turns, 0.3)
 
 
 def network(seed: int, **options: float) -> Consensus:
@@ -90,6 +91,7 @@ def test_rotating_scaling_and_shifting_the_images_changes_nothing(
         moved(of.points0, turn0, scale0, shift[0]),
         moved(of.points1, turn1, scale1, shift[1]),
         of.scores,
+        of.rivals,
         of.angles + change,
         of.angle + change,
     )
@@ -108,7 +110,8 @@ def two_cameras(seed: int, count: int) -> tuple[Candidates, Tensor]:
     cross = torch.linalg.cross(shift[None].expand(3, 3), torch.eye(3, dtype=torch.float64)).mT  # (3, 3), of a product
     fundamental = K.inverse().mT @ cross @ turn @ K.inverse()
     points = (seen[:, :2] / seen[:, 2:] for seen in (seen0, seen1))
-    return Candidates(*points, torch.ones(count), torch.zeros(count).double(), 0.0), fundamental
+    alone = torch.ones(count), torch.ones(count, 2)
+    return Candidates(*points, *alone, torch.zeros(count).double(), 0.0), fundamental
 
 
 @given(seed=seeds)
@@ -143,7 +146,8 @@ def test_few_candidates_say_nothing_of_epipolar_lines() -> None:
 def test_candidates_have_no_order(seed: int) -> None:
     of, consensus = drawn(seed, NEIGHBOURS + 1), network(seed)
     order = torch.randperm(len(of), generator=torch.Generator().manual_seed(seed))
-    shuffled = Candidates(of.points0[order], of.points1[order], of.scores[order], of.angles[order], of.angle)
+    told = of.points0, of.points1, of.scores, of.rivals, of.angles
+    shuffled = Candidates(*(each[order] for each in told), of.angle)
     torch.testing.assert_close(consensus(of)[:, order], consensus(shuffled), atol=1e-4, rtol=1e-4)
 
 
@@ -157,7 +161,7 @@ def test_places_that_are_the_same_are_no_fault() -> None:
 
 
 def found(of: Candidates) -> tuple[Assignment, Tensor, Tensor]:
-    """An assignment with these candidates, and the keypoints of both images."""
+    """An assignment with these candidates, no two of one keypoint, and the keypoints of both images."""
     count = len(of)
     indices = torch.stack([torch.arange(count).flip(0), torch.arange(count)], dim=1)
     assignment = Assignment(indices, of.scores.float(), of.angle, of.angles)
@@ -166,7 +170,7 @@ def found(of: Candidates) -> tuple[Assignment, Tensor, Tensor]:
 
 @given(seed=seeds, threshold=st.floats(0, 0.99))
 def test_those_above_the_threshold_are_kept_the_best_first(seed: int, threshold: float) -> None:
-    of, consensus = drawn(seed), network(seed).above(threshold)
+    of, consensus = replace(drawn(seed), rivals=torch.ones(40, 2)), network(seed).above(threshold)
     assignment, points0, points1 = found(of)
     kept = consensus.choose(assignment, points0, points1)
     probability = consensus(of)[-1].sigmoid()
@@ -183,10 +187,61 @@ def test_what_has_no_neighbourhood_or_rotation_stays_as_it_is() -> None:
     consensus = network(0)
     for count in range(LEAST):
         assignment, points0, points1 = found(drawn(0, count))
-        assert consensus.choose(assignment, points0, points1) is assignment
+        kept = consensus.choose(assignment, points0, points1)
+        assert torch.equal(kept.indices, assignment.indices)
+        assert torch.equal(kept.scores, assignment.scores)
     assignment, points0, points1 = found(drawn(0))
     without = replace(assignment, angles=None)
     assert consensus.choose(without, points0, points1) is without
+
+
+def rivals(seed: int, count: int) -> tuple[Assignment, Tensor, Tensor]:
+    """Candidates of few keypoints, each of which has several."""
+    generator = torch.Generator().manual_seed(seed)
+    pairs = torch.randint(0, 8, (count, 2), generator=generator).unique(dim=0)
+    scores = torch.rand(len(pairs), generator=generator).sort(descending=True).values
+    turns = torch.zeros(len(pairs), dtype=torch.float64)
+    points = 600 * torch.rand(2, 8, 2, generator=generator, dtype=torch.float64)
+    return Assignment(pairs, scores, 0.0, turns), points[0], points[1]
+
+
+@given(seed=seeds, count=st.integers(1, 40))
+def test_rivals_are_told_of_one_another(seed: int, count: int) -> None:
+    assignment, points0, points1 = rivals(seed, count)
+    of = Candidates.of(assignment, points0, points1)
+    pairs, scores = assignment.indices.tolist(), assignment.scores.tolist()
+    for k, pair in enumerate(pairs):
+        for side in (0, 1):
+            total = sum(score for other, score in zip(pairs, scores, strict=True) if other[side] == pair[side])
+            assert float(of.rivals[k, side]) == pytest.approx(scores[k] / total, abs=1e-5)
+    assert torch.equal(of.points0, points0[assignment.indices[:, 0]])
+    assert torch.equal(of.points1, points1[assignment.indices[:, 1]])
+
+
+@given(seed=seeds, count=st.integers(1, 40))
+def test_of_rivals_those_stay_that_are_the_likeliest_of_both_keypoints(seed: int, count: int) -> None:
+    assignment, points0, points1 = rivals(seed, count)
+    consensus = network(seed).above(0.0)
+    kept = consensus.choose(assignment, points0, points1)
+    few = len(assignment) < LEAST
+    of = Candidates.of(assignment, points0, points1)
+    likely = (assignment.scores if few else consensus(of)[-1].sigmoid()).tolist()
+    pairs = assignment.indices.tolist()
+    order = sorted(range(len(pairs)), key=lambda k: -likely[k])
+    expected = [
+        pairs[k]
+        for place, k in enumerate(order)
+        if not any(pairs[k][side] == pairs[other][side] for other in order[:place] for side in (0, 1))
+    ]
+    assert kept.indices.tolist() == expected
+    assert kept.scores.tolist() == sorted(kept.scores.tolist(), reverse=True)
+
+
+def test_of_very_many_candidates_the_best_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assignment, points0, points1 = rivals(0, 40)
+    monkeypatch.setattr("steerers.matching.consensus.MOST", 5)
+    kept = network(0).above(0.0).choose(assignment, points0, points1)
+    assert set(map(tuple, kept.indices.tolist())) <= set(map(tuple, assignment.indices[:5].tolist()))
 
 
 def test_the_rotation_is_that_of_those_that_are_kept() -> None:

@@ -61,7 +61,8 @@ def example_of(seed: int, right: int = 30, wrong: int = 60, kind: str = VIEWS) -
     errors = torch.full((count,), math.inf)
     errors[:right] = 1.0
     scores = 0.05 + 0.4 * torch.rand(count, generator=generator)
-    return Example(Candidates(points0.float(), points1.float(), scores, angles, angle), errors, kind)
+    rivals = torch.ones(count, 2)
+    return Example(Candidates(points0.float(), points1.float(), scores, rivals, angles, angle), errors, kind)
 
 
 def test_what_agrees_is_learnt() -> None:

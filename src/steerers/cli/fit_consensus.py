@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from steerers._console import Option, positive, progress
+from steerers._console import Option, noted, positive
 from steerers._version import __version__
 from steerers.cli import options
 from steerers.cli.options import Command
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         consensus=False,
     )
     found = fit_consensus(
-        matcher, images=arguments.images, reconstructions=arguments.colmap or (), options=how, progress=progress
+        matcher, images=arguments.images, reconstructions=arguments.colmap or (), options=how, progress=noted
     )
     options.say(found.summary())
     recipe = {name: getattr(how, name) for name in ("pairs", "views", "unrelated", "steps", "seed")}

@@ -138,7 +138,7 @@ class Finder:
         self.quick = replace(self.thorough, num_keypoints=index.extraction.num_keypoints)
         if isinstance(pipeline.strategy, SoftmaxStrategy):
             least = QUICK if pipeline.consensus else min(QUICK, pipeline.strategy.options.threshold)
-            more = replace(pipeline.strategy.options, threshold=least)
+            more = replace(pipeline.strategy.options, threshold=least, mutual=True)
             self.quick = replace(self.quick, strategy=replace(pipeline.strategy, options=more), consensus=None)
         self.place = raster.georeference or index.place
         steerer = pipeline.model.steerer

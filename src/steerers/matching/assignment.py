@@ -16,7 +16,7 @@ Older protocols take mutual nearest neighbours of the cosines themselves, with t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
@@ -75,6 +75,8 @@ class Options:
     Attributes:
         inverse_temperature: of the dual softmax.
         threshold: least match probability.
+        mutual: whether a match must be the most probable of its row and of its column. Without, all pairs above the
+            threshold are found, several of one keypoint among them, for something else to choose from.
         tile: most rows and columns that are compared at once; by default chosen for the device. It does not change the
             result.
         kernels: see :data:`Kernels`.
@@ -85,6 +87,7 @@ class Options:
 
     inverse_temperature: float = 20.0
     threshold: float = 0.01
+    mutual: bool = True
     tile: int | None = None
     kernels: Kernels = "auto"
     precision: Precision = "default"
@@ -95,6 +98,8 @@ class Options:
             raise ValueError(f"inverse_temperature must be positive and finite, got {self.inverse_temperature}")
         if not 0 <= self.threshold < 1:
             raise ValueError(f"threshold must be in [0, 1), got {self.threshold}")
+        if not self.mutual and self.threshold == 0:
+            raise ValueError("mutual=False needs a threshold above 0: without either, all pairs match")
         if self.tile is not None and self.tile < 1:
             raise ValueError(f"tile must be at least 1, got {self.tile}")
         for name, known in (("kernels", get_args(Kernels)), ("precision", get_args(Precision))):
@@ -162,10 +167,12 @@ def _assign(similarity: Similarity, options: Options) -> list[Assignment]:
     scale = options.inverse_temperature
     sums = _Sums(similarity, scale, options.tile)
 
-    def most_probable(k: int) -> Assignment:
-        return _most_probable(similarity.alternative(k), sums, k, scale, options.threshold)
+    choose = _most_probable if options.mutual else _all_probable
 
-    return spread_on(similarity.device, most_probable, range(similarity.alternatives))
+    def chosen(k: int) -> Assignment:
+        return choose(similarity.alternative(k), sums, k, scale, options.threshold)
+
+    return spread_on(similarity.device, chosen, range(similarity.alternatives))
 
 
 def empty(device: torch.device) -> Assignment:
@@ -232,9 +239,7 @@ def _most_probable(similarity: Similarity, sums: _Sums, k: int, scale: float, th
     """The second pass for one alternative: mutual maxima of log P among the pairs that can exceed the threshold."""
     device, rows, cols = similarity.device, sums.rows[k], sums.cols[k]
     least = math.log(threshold) if threshold > 0 else -math.inf
-    ranges = range(len(sums.col_ranges))
-    lanes = [ranges[part] for part in _ranges(len(ranges), math.ceil(len(ranges) / sums.lanes))]
-    parts = spread_on(device, lambda lane: _best_of(similarity, sums, k, scale, least, lane), lanes)
+    parts = spread_on(device, lambda lane: _best_of(similarity, sums, k, scale, least, lane), _lanes(sums))
     row_best, col_best = parts[0]
     for more_rows, more_cols in parts[1:]:
         row_best.merge(more_rows)
@@ -250,13 +255,49 @@ def _most_probable(similarity: Similarity, sums: _Sums, k: int, scale: float, th
     return Assignment(torch.stack([i[order], j[order]], dim=1), probability[order].clamp(max=1.0).float())
 
 
+def _all_probable(similarity: Similarity, sums: _Sums, k: int, scale: float, threshold: float) -> Assignment:
+    """The second pass for one alternative: all pairs above the threshold, the best first."""
+    least = math.log(threshold)
+
+    def found(lane: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
+        pairs = []
+        for rows, columns, log_p in _visited(similarity, sums, k, scale, least, lane):
+            i, j = (log_p > least).nonzero(as_tuple=True)
+            pairs.append((torch.stack([rows[i], columns[j]], dim=1), log_p[i, j]))
+        return pairs
+
+    parts = [part for pairs in spread_on(similarity.device, found, _lanes(sums)) for part in pairs]
+    if not parts:
+        return empty(similarity.device)
+    indices, log_p = torch.cat([pairs for pairs, _ in parts]), torch.cat([values for _, values in parts])
+    order = log_p.argsort(descending=True, stable=True)
+    return Assignment(indices[order], log_p[order].exp().clamp(max=1.0).float())
+
+
+def _lanes(sums: _Sums) -> list[range]:
+    """The ranges of columns, as parts that threads take."""
+    ranges = range(len(sums.col_ranges))
+    return [ranges[part] for part in _ranges(len(ranges), math.ceil(len(ranges) / sums.lanes))]
+
+
 def _best_of(
     similarity: Similarity, sums: _Sums, k: int, scale: float, least: float, lane: Iterable[int]
 ) -> tuple[_Best, _Best]:
     """The largest log P of each row and of each column within some ranges of columns, where it can be ``least``."""
-    (n, m), device, rows, cols = similarity.shape, similarity.device, sums.rows[k], sums.cols[k]
+    (n, m), device = similarity.shape, similarity.device
     tie = 8 * torch.finfo(float_type(similarity.descriptions0)).eps * scale + 1e-6
     row_best, col_best = _Best(n, device, tie), _Best(m, device, tie)
+    for rows, columns, log_p in _visited(similarity, sums, k, scale, least, lane):
+        row_best.update(rows, log_p, columns)
+        col_best.update(columns, log_p.mT, rows)
+    return row_best, col_best
+
+
+def _visited(
+    similarity: Similarity, sums: _Sums, k: int, scale: float, least: float, lane: Iterable[int]
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """(r,) rows, (c,) columns and their (r, c) log P within some ranges of columns: all where it can be ``least``."""
+    device, rows, cols = similarity.device, sums.rows[k], sums.cols[k]
     for index in lane:
         col_range = sums.col_ranges[index]
         reachable = 2 * sums.best[k, index // sums.group] - rows - cols[col_range].min() >= least - SLACK
@@ -264,9 +305,7 @@ def _best_of(
         for visited in reachable.nonzero()[:, 0].split(sums.num_rows) if reachable.any() else ():
             scores = similarity.block(visited, scale)(col_range)[0]  # (r, c)
             log_p = scores.double().mul_(2).sub_(rows[visited, None]).sub_(cols[col_range])
-            row_best.update(visited, log_p, columns)
-            col_best.update(columns, log_p.mT, visited)
-    return row_best, col_best
+            yield visited, columns, log_p
 
 
 class _Best:

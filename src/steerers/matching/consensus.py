@@ -5,6 +5,10 @@ one nearby rotates by as much, and its length changes as that to others does; a 
 by chance alone. So the candidates of a pair are points in both images at once: each hears from those that are nearest
 to it in both, and says how likely it is to be right.
 
+Where a pair is hard, the right match of a keypoint is often the second or third best by descriptions, in one direction
+or in both. So candidates are all pairs above a low probability, several of one keypoint among them. Each is told how it
+stands among its rivals; in the end the likeliest stays.
+
 What is heard are lengths in units of how far all candidates spread, and angles between rotations and directions, so
 that neither image need be upright or of any scale. How much each disagreement weighs is learnt
 (:mod:`steerers.training.fit_consensus`), and differs little from scene to scene.
@@ -38,7 +42,7 @@ LIKELY = 0.1
 """Least probability of a match among its neighbours, unless said otherwise; chosen on held-out scenes."""
 LEAST = 3
 """Fewer candidates are left as they are: there is no neighbourhood to speak of."""
-PER_MATCH, PER_NEIGHBOUR, PER_LINE = 2, 10, 3
+PER_MATCH, PER_NEIGHBOUR, PER_LINE = 4, 10, 3
 """Numbers that say what a match is by itself, beside another, and beside its epipolar lines."""
 FEWEST = 16
 """Candidates that say anything of a fundamental matrix, which eight determine."""
@@ -47,6 +51,8 @@ EXACT = 1e-3
 CLOSE = 0.005
 """Distance, in units of the spread of all candidates, below which places are as good as the same."""
 CHUNK = 512
+MOST = 8192
+"""Candidates that are looked at: where everything repeats, each keypoint has a dozen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,14 +62,26 @@ class Candidates:
     Attributes:
         points0: (M, 2) pixels of image 0, x right and y down, in whatever frame rotations are told in; ``points1``.
         scores: (M,) match probabilities by descriptions alone.
+        rivals: (M, 2) of the probability of all candidates of its keypoint in image 0, and of that in image 1, the
+            fraction that is its own: 1 where there is no other.
         angles: (M,) radians, the rotation of each; ``angle`` that of the pair.
     """
 
     points0: Tensor
     points1: Tensor
     scores: Tensor
+    rivals: Tensor
     angles: Tensor
     angle: float
+
+    @classmethod
+    def of(cls, found: Assignment, points0: Tensor, points1: Tensor) -> Self:
+        """Those of an assignment with rotations, of keypoints at (N, 2) and (N', 2) pixels."""
+        assert found.angles is not None
+        rivals = [_own_fraction(found.scores, index) for index in found.indices.unbind(dim=1)]
+        i, j = found.indices.unbind(dim=1)
+        angle = found.angle or 0.0
+        return cls(points0[i], points1[j], found.scores, torch.stack(rivals, dim=1), found.angles, angle)
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -72,7 +90,7 @@ class Candidates:
         """Some of them; the rotation of the pair is theirs."""
         scores, angles = self.scores[index], self.angles[index]
         angle = circular_mode(angles, scores) if len(scores) else self.angle
-        return Candidates(self.points0[index], self.points1[index], scores, angles, angle)
+        return Candidates(self.points0[index], self.points1[index], scores, self.rivals[index], angles, angle)
 
 
 class Consensus(nn.Module):
@@ -107,17 +125,23 @@ class Consensus(nn.Module):
     def choose(self, found: Assignment, points0: Tensor, points1: Tensor) -> Assignment:
         """Of candidates those that are likely, the best first; their scores are then these probabilities.
 
+        Of several candidates of one keypoint the likeliest stays, unless the keypoint that it leads to has a likelier
+        one.
+
         Args:
-            found: candidates with their rotations, above :data:`CANDIDATE`.
+            found: candidates with their rotations, above :data:`CANDIDATE`, the best first; :data:`MOST` are seen.
             points0: (N, 2) pixels of all keypoints of image 0, in the frame of the rotations; ``points1`` (N', 2).
         """
-        if found.angles is None or found.angle is None or len(found) < LEAST:
+        if found.angles is None or found.angle is None:
             return found
-        i, j = found.indices.unbind(dim=1)
-        candidates = Candidates(points0[i], points1[j], found.scores, found.angles, found.angle)
-        probability = self(candidates)[-1].sigmoid()
-        order = probability.argsort(descending=True, stable=True)
-        order = order[probability[order] > self.threshold]
+        seen = replace(found, indices=found.indices[:MOST], scores=found.scores[:MOST], angles=found.angles[:MOST])
+        probability = seen.scores
+        order = torch.arange(len(seen), device=probability.device)
+        if len(seen) >= LEAST:
+            probability = self(Candidates.of(seen, points0, points1))[-1].sigmoid()
+            order = probability.argsort(descending=True, stable=True)
+            order = order[probability[order] > self.threshold]
+        order = order[_first_of_both(seen.indices[order])]
         angles, scores = found.angles[order], probability[order]
         angle = circular_mode(angles, scores) if len(order) else None
         return replace(found, indices=found.indices[order], scores=scores, angle=angle, angles=angles)
@@ -181,9 +205,26 @@ class _Round(nn.Module):
 
 
 def _alone(candidates: Candidates) -> Tensor:
-    """(M, 2): how well descriptions agree, and whether the match rotates as most do."""
+    """(M, 4): how well descriptions agree, whether the match rotates as most do, and how it stands among its rivals."""
     odds = torch.logit(candidates.scores.float().clamp(1e-5, 1 - 1e-4))
-    return torch.stack([0.3 * odds, (candidates.angles - candidates.angle).cos().float()], dim=-1)
+    alone = torch.stack([0.3 * odds, (candidates.angles - candidates.angle).cos().float()], dim=-1)
+    return torch.cat([alone, candidates.rivals.float().clamp(min=1e-3).log() / 3 + 1], dim=-1)
+
+
+def _own_fraction(scores: Tensor, index: Tensor) -> Tensor:
+    """(M,) of the sum of the scores of all with the same (M,) index, the fraction that is a candidate's own."""
+    total = scores.new_zeros(int(index.max()) + 1 if len(index) else 0).index_add(0, index, scores)
+    return scores / total[index]
+
+
+def _first_of_both(indices: Tensor) -> Tensor:
+    """(M,) bool of (M, 2) matches, the best first: whether none before has the same keypoint in either image."""
+    place = torch.arange(len(indices), device=indices.device)
+    first = torch.ones_like(place, dtype=torch.bool)
+    for index in indices.unbind(dim=1) if len(indices) else ():
+        earliest = place.new_full((int(index.max()) + 1,), len(place)).scatter_reduce(0, index, place, "amin")
+        first &= earliest[index] == place
+    return first
 
 
 def neighbourhoods(candidates: Candidates, count: int = NEIGHBOURS) -> tuple[Tensor, Tensor]:

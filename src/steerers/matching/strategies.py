@@ -71,6 +71,8 @@ class Strategy(ABC):
     """Matches two sets of descriptions."""
 
     name: ClassVar[str]
+    finds_candidates: ClassVar[bool] = False
+    """Whether all pairs above a low threshold (``mutual=False``) mean something: each has a rotation of its own."""
 
     @torch.no_grad()
     def match(self, descriptions0: Numbers, descriptions1: Numbers) -> Assignment:
@@ -399,6 +401,7 @@ class MaxSimilarity(OverRotations):
 
     name = "max-similarity"
     maximum = True
+    finds_candidates = True
 
     def _resolve_order(self) -> int | None:
         if self.order is not None:
@@ -628,9 +631,9 @@ def make_strategy(
         steerer: of the descriptor; ``dual-softmax`` and ``mutual-nearest`` need none.
         order: rotations that are tried: by default all of C_n, and 8 for SO(2). ``None`` is every angle, for
             ``max-similarity``. Strategies that try no rotations refuse one.
-        options: ``inverse_temperature``, ``threshold``, ``tile``, ``kernels``, ``precision``, ``graphs``; ``angles``,
-            rotations to try instead of those of an order, in radians; ``refine``; ``subset_size``, ``seed``;
-            ``prototype``; ``ratio``.
+        options: ``inverse_temperature``, ``threshold``, ``mutual``, ``tile``, ``kernels``, ``precision``, ``graphs``;
+            ``angles``, rotations to try instead of those of an order, in radians; ``refine``; ``subset_size``,
+            ``seed``; ``prototype``; ``ratio``.
 
     Raises:
         ValueError: for an unknown name, a missing steerer, or a steerer or option that the strategy is not defined for.

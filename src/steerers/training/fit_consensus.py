@@ -28,7 +28,7 @@ from steerers.datasets.views import Views
 from steerers.features import Features
 from steerers.geometry import epipolar_errors, fundamental_matrix, relative_pose
 from steerers.images.load import load_image, to_uint8
-from steerers.matching.consensus import CANDIDATE, LEAST, Candidates, Consensus
+from steerers.matching.consensus import CANDIDATE, LEAST, MOST, Candidates, Consensus
 from steerers.matching.strategies import SoftmaxStrategy
 from steerers.pipeline import Pipeline
 
@@ -178,7 +178,8 @@ def candidate_finder(matcher: Pipeline) -> Pipeline:
     """The matcher that finds candidates: all that is not hopeless, and nothing chosen among them."""
     if not isinstance(matcher.strategy, SoftmaxStrategy) or matcher.model.steerer is None:
         raise ValueError(f"{matcher.strategy_name} tells no rotation of every match, which a consensus needs")
-    strategy = replace(matcher.strategy, options=replace(matcher.strategy.options, threshold=CANDIDATE))
+    mutual = not matcher.strategy.finds_candidates
+    strategy = replace(matcher.strategy, options=replace(matcher.strategy.options, threshold=CANDIDATE, mutual=mutual))
     return replace(matcher, strategy=strategy, consensus=None, refinement=None)
 
 
@@ -246,10 +247,9 @@ def find_candidates(finder: Pipeline, features0: Features, features1: Features, 
     found = finder.strategy.match(first.descriptions, second.descriptions)
     if found.angles is None and len(found):
         raise ValueError(f"{finder.strategy_name} tells no rotation of every match, which a consensus needs")
-    i, j = found.indices.cpu().unbind(dim=1)
     angles = torch.zeros(0) if found.angles is None else found.angles.cpu()
-    points = first.keypoints.cpu()[i], second.keypoints.cpu()[j]
-    return Candidates(*points, found.scores.cpu(), angles, found.angle or 0.0)
+    found = replace(found, indices=found.indices[:MOST].cpu(), scores=found.scores[:MOST].cpu(), angles=angles[:MOST])
+    return Candidates.of(found, first.keypoints.cpu(), second.keypoints.cpu())
 
 
 def _best(features: Features, count: int) -> Features:
@@ -319,11 +319,12 @@ def augmented(example: Example, seed: int, thinned: float) -> Example:
     kept = (uniforms([seed], len(found), 1)[0] < chances).nonzero()[:, 0]
     found, errors = found[kept], errors[kept]
     if swap < 0.5:
-        found = Candidates(found.points1, found.points0, found.scores, -found.angles, -found.angle)
+        points = found.points1, found.points0
+        found = Candidates(*points, found.scores, found.rivals.flip(1), -found.angles, -found.angle)
     if flip < 0.5:
         mirror = torch.tensor([-1.0, 1.0])
         points = found.points0 * mirror, found.points1 * mirror
-        found = Candidates(*points, found.scores, -found.angles, -found.angle)
+        found = Candidates(*points, found.scores, found.rivals, -found.angles, -found.angle)
     return replace(example, candidates=found, errors=errors)
 
 

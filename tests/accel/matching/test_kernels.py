@@ -190,6 +190,18 @@ def test_every_angle_of_a_learned_matrix_goes_by_tiles() -> None:
 
 
 @kernels
+def test_matches_that_need_not_be_mutual_go_by_tiles() -> None:
+    steerer = Steerer.spread(20)
+    first, second = pair(18, 17, steerer, 1.0)
+    strategy = make_strategy("max-similarity", steerer.to(DEVICE), mutual=False, threshold=0.02)
+    found, tiled = (one.match(first, second) for one in (strategy, by(strategy, kernels="tiled")))
+    assert torch.equal(found.indices, tiled.indices)
+    assert len(found) > len(by(strategy, mutual=True).match(first, second))
+    with pytest.raises(ValueError, match="cannot run: they find matches that are mutually the most probable"):
+        by(strategy, kernels="fused").match(first, second)
+
+
+@kernels
 def test_a_learned_matrix_rotation_by_rotation() -> None:
     q = helpers.random_orthogonal(20, seed=9)
     steerer = Steerer.from_matrix(q @ Steerer.spread(20).matrix(math.pi / 2) @ q.mT, Group(4))

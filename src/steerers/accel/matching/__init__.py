@@ -76,6 +76,8 @@ def solve(similarities: Sequence[Similarity], options: Options) -> Solution | No
     if options.kernels == "auto" and device.type != "cuda":
         return None
     known, reason = list[Operands](), unavailable(device)
+    if reason is None and not options.mutual:
+        reason = "they find matches that are mutually the most probable, and mutual is False"
     if reason is None and options.inverse_temperature > SAFE_EXPONENT:
         reason = f"they take inverse temperatures up to {SAFE_EXPONENT:g}, got {options.inverse_temperature:g}"
     if reason is None:
