@@ -185,6 +185,17 @@ def test_the_threshold_is_that_of_the_consensus() -> None:
         steerers.load(threshold=1.5)
 
 
+def test_candidates_need_not_be_mutual_where_each_has_a_rotation_of_its_own() -> None:
+    def mutual(**options: Any) -> bool:
+        return bool(steerers.load(**options).strategy.options.mutual)  # type: ignore[attr-defined]
+
+    assert not mutual()
+    assert mutual(consensus=False)
+    assert mutual(strategy="max-similarity")
+    assert mutual(strategy="max-matches", consensus=True)
+    assert mutual(mutual=True)
+
+
 def test_a_strategy_of_ones_choice_is_what_it_says() -> None:
     assert steerers.load(strategy="max-similarity").consensus is None
     assert steerers.load("upright-sift-so2").consensus is None

@@ -398,7 +398,8 @@ def load(
     if network is not None and "threshold" in options:
         network = network.above(options["threshold"])  # type: ignore[arg-type]
     if network is not None:
-        options |= {"threshold": CANDIDATE, "mutual": not STRATEGIES[strategy or model.strategy].finds_candidates}
+        options["threshold"] = CANDIDATE
+        options.setdefault("mutual", not STRATEGIES[strategy or model.strategy].finds_candidates)
     made, tta = choose_strategy(model, strategy, order, angles, options)
     logger.debug(
         "model %s on %s in %s, %d threads; strategy %s, order %s, %s",
