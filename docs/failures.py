@@ -29,14 +29,14 @@ def pairs() -> Iterator[tuple[str, PIL.Image.Image, PIL.Image.Image]]:
         for name in ("maupertuis_0", "maupertuis_1", "brick", "coffee")
     )
     small = second.resize((second.width // 8, second.height // 8), PIL.Image.Resampling.LANCZOS)
-    yield "an eighth of the size", first, turned(small, 40)
+    yield "an eighth of the size", first, rotated(small, 40)
     middle = brick.width // 2
     left, right = brick.crop((0, 0, middle, brick.height)), brick.crop((middle, 0, brick.width, brick.height))
-    yield "two parts of a wall of bricks", left, turned(right, 20)
-    yield "a mirror image", cup, turned(PIL.ImageOps.mirror(cup), 30)
+    yield "two parts of a wall of bricks", left, rotated(right, 20)
+    yield "a mirror image", cup, rotated(PIL.ImageOps.mirror(cup), 30)
 
 
-def turned(image: PIL.Image.Image, degrees: float) -> PIL.Image.Image:
+def rotated(image: PIL.Image.Image, degrees: float) -> PIL.Image.Image:
     """Rotated counter-clockwise, on a canvas that holds it whole."""
     return image.rotate(degrees, PIL.Image.Resampling.BICUBIC, expand=True)
 

@@ -76,12 +76,12 @@ class Candidates:
 
     @classmethod
     def of(cls, found: Assignment, points0: Tensor, points1: Tensor) -> Self:
-        """Those of an assignment with rotations, of keypoints at (N, 2) and (N', 2) pixels."""
+        """The first :data:`MOST` of an assignment with rotations, of keypoints at (N, 2) and (N', 2) pixels."""
         assert found.angles is not None
-        rivals = [_own_fraction(found.scores, index) for index in found.indices.unbind(dim=1)]
-        i, j = found.indices.unbind(dim=1)
-        angle = found.angle or 0.0
-        return cls(points0[i], points1[j], found.scores, torch.stack(rivals, dim=1), found.angles, angle)
+        indices, scores = found.indices[:MOST], found.scores[:MOST]
+        i, j = indices.unbind(dim=1)
+        rivals = torch.stack([_own_fraction(scores, index) for index in (i, j)], dim=1)
+        return cls(points0[i], points1[j], scores, rivals, found.angles[:MOST], found.angle or 0.0)
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -134,14 +134,13 @@ class Consensus(nn.Module):
         """
         if found.angles is None or found.angle is None:
             return found
-        seen = replace(found, indices=found.indices[:MOST], scores=found.scores[:MOST], angles=found.angles[:MOST])
-        probability = seen.scores
-        order = torch.arange(len(seen), device=probability.device)
-        if len(seen) >= LEAST:
-            probability = self(Candidates.of(seen, points0, points1))[-1].sigmoid()
+        if len(found) < LEAST:
+            probability, order = found.scores, torch.arange(len(found), device=found.scores.device)
+        else:
+            probability = self(Candidates.of(found, points0, points1))[-1].sigmoid()
             order = probability.argsort(descending=True, stable=True)
             order = order[probability[order] > self.threshold]
-        order = order[_first_of_both(seen.indices[order])]
+        order = order[_first_of_both(found.indices[order])]
         angles, scores = found.angles[order], probability[order]
         angle = circular_mode(angles, scores) if len(order) else None
         return replace(found, indices=found.indices[order], scores=scores, angle=angle, angles=angles)

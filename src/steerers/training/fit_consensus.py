@@ -28,7 +28,7 @@ from steerers.datasets.views import Views
 from steerers.features import Features
 from steerers.geometry import epipolar_errors, fundamental_matrix, relative_pose
 from steerers.images.load import load_image, to_uint8
-from steerers.matching.consensus import CANDIDATE, LEAST, MOST, Candidates, Consensus
+from steerers.matching.consensus import CANDIDATE, LEAST, Candidates, Consensus
 from steerers.matching.strategies import SoftmaxStrategy
 from steerers.pipeline import Pipeline
 
@@ -248,7 +248,7 @@ def find_candidates(finder: Pipeline, features0: Features, features1: Features, 
     if found.angles is None and len(found):
         raise ValueError(f"{finder.strategy_name} tells no rotation of every match, which a consensus needs")
     angles = torch.zeros(0) if found.angles is None else found.angles.cpu()
-    found = replace(found, indices=found.indices[:MOST].cpu(), scores=found.scores[:MOST].cpu(), angles=angles[:MOST])
+    found = replace(found, indices=found.indices.cpu(), scores=found.scores.cpu(), angles=angles)
     return Candidates.of(found, first.keypoints.cpu(), second.keypoints.cpu())
 
 
